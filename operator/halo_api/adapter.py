@@ -1,0 +1,83 @@
+"""Adapter: one published adapter version, made by the operator from a run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+from halo_api.base import ApiModel, Name, Sha256, ShortText, VolumeUri, cel, mapped_list, rule
+from halo_api.conditions import Condition
+
+
+class AdapterFile(ApiModel):
+    """One file of the adapter."""
+
+    path: Annotated[str, Field(max_length=256, description="path below the adapter's folder.")]
+    sha256: Annotated[Sha256, Field(description="sha256 of its bytes.")]
+    size: Annotated[int, Field(description="size in bytes.")]
+
+
+class AdapterBase(ApiModel):
+    """The base that the adapter belongs to."""
+
+    name: Annotated[Name, Field(description="name of the BaseModel.")]
+    revision: Annotated[ShortText, Field(description="revision it was trained on.")]
+
+
+class TrainedBy(ApiModel):
+    """The run that made it."""
+
+    kind: Annotated[ShortText, Field(description="kind of the run.")]
+    name: Annotated[Name, Field(description="name of the run.")]
+    uid: Annotated[ShortText, Field(description="uid of the run.")]
+    step: Annotated[int, Field(description="step the adapter was taken after.")]
+
+
+class AdapterSpec(ApiModel):
+    """An adapter version is a record of bytes: immutable."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(rule("self == oldSelf", "'is immutable: an adapter version is a record of bytes'"))
+    )
+
+    base: Annotated[AdapterBase, Field(description="base that the adapter belongs to.")]
+    rank: Annotated[int, Field(ge=1, le=256, description="rank of the LoRA.")]
+    alpha: Annotated[float, Field(gt=0, le=4096, description="alpha of the LoRA.")]
+    uri: Annotated[VolumeUri, Field(description="uri of the folder: a PEFT directory.")]
+    digest: Annotated[Sha256, Field(description="digest is the SHA-256 over the sorted lines 'sha256  path' of its files.")]
+    files: Annotated[list[AdapterFile], Field(min_length=1, max_length=64, description="files of the adapter.", json_schema_extra=mapped_list("path"))]
+    trained_by: Annotated[TrainedBy | None, Field(default=None, description="trainedBy is the run that made it; unset for an imported one.")]
+
+
+class AdapterStatus(ApiModel):
+    """Verification comes with receipts; until then an adapter has no conditions of its own."""
+
+    observed_generation: Annotated[int | None, Field(default=None, description="observedGeneration is the generation that was looked at; -1 until then.")]
+    conditions: Annotated[list[Condition], Field(max_length=16, description="conditions of the adapter.", json_schema_extra=mapped_list("type"))] = Field(default_factory=list)
+
+
+class Adapter(ApiModel):
+    """Adapter is one published adapter version: base, rank, folder and the digest of its files."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "x-halo-crd": {
+                "plural": "adapters",
+                "shortNames": ["ada"],
+                "scope": "Namespaced",
+                "columns": [
+                    ["Base", "string", ".spec.base.name", 0],
+                    ["Rank", "integer", ".spec.rank", 0],
+                    ["Run", "string", ".spec.trainedBy.name", 0],
+                    ["Step", "integer", ".spec.trainedBy.step", 0],
+                    ["Age", "date", ".metadata.creationTimestamp", 0],
+                    ["URI", "string", ".spec.uri", 1],
+                    ["Digest", "string", ".spec.digest", 1],
+                ],
+            }
+        }
+    )
+
+    spec: Annotated[AdapterSpec, Field(description="spec is what was published.")]
+    status: Annotated[AdapterStatus | None, Field(default=None, description="status of the adapter.")]

@@ -1,0 +1,164 @@
+"""Turns the pydantic models into CustomResourceDefinitions; `python -m halo_api.crd DIR` writes one YAML file a kind.
+
+Structural schemas forbid much of what JSON schema allows (KEP-1979 and the apiextensions validation): references, unions and
+`additionalProperties: false` are resolved here, and what has no structural form is an error, never dropped silently.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from halo_api import GROUP, VERSION
+from halo_api.adapter import Adapter
+from halo_api.base import ApiModel
+from halo_api.catalog import BaseModel, GpuClass
+from halo_api.dataset import Dataset
+from halo_api.training_job import TrainingJob
+
+KINDS: tuple[type[ApiModel], ...] = (TrainingJob, Dataset, Adapter, BaseModel, GpuClass)
+
+DROPPED = frozenset({"title", "$defs", "examples", "x-halo-crd"})
+
+
+class NotStructural(TypeError):
+    """A model says something that a structural schema cannot."""
+
+
+def crd(kind: type[ApiModel]) -> dict[str, Any]:
+    """Return the CustomResourceDefinition of a kind; its names and columns stand in the model's `x-halo-crd`."""
+    full = kind.model_json_schema(by_alias=True)
+    facts = full["x-halo-crd"]
+    schema = structural(full)
+    has_status = "status" in schema["properties"]
+    schema["required"] = ["spec"]
+    if has_status:
+        # Flux and kstatus call an object without status "Current": this default says that nobody has looked yet.
+        schema["properties"]["status"]["default"] = {"observedGeneration": -1}
+    singular = kind.__name__.lower()
+    version: dict[str, Any] = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+        "additionalPrinterColumns": [column(*entry) for entry in facts["columns"]],
+    }
+    if has_status:
+        version["subresources"] = {"status": {}}
+    names: dict[str, Any] = {
+        "kind": kind.__name__,
+        "listKind": f"{kind.__name__}List",
+        "plural": facts["plural"],
+        "singular": singular,
+        "categories": ["halo"],
+    }
+    if facts["shortNames"]:
+        names["shortNames"] = facts["shortNames"]
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{facts['plural']}.{GROUP}"},
+        "spec": {"group": GROUP, "scope": facts["scope"], "names": names, "versions": [version]},
+    }
+
+
+def column(name: str, type_: str, path: str, priority: int) -> dict[str, Any]:
+    """Return a printer column; priority 1 shows with `-o wide`."""
+    return {"name": name, "type": type_, "jsonPath": path} | ({"priority": priority} if priority else {})
+
+
+def structural(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the structural form of a JSON schema: references inlined, optional members without null."""
+    definitions = schema.get("$defs", {})
+
+    def resolve(node: dict[str, Any], path: str, seen: tuple[str, ...]) -> dict[str, Any]:
+        if "$ref" not in node:
+            return node
+        name = node["$ref"].removeprefix("#/$defs/")
+        if name in seen:
+            raise NotStructural(f"{path}: {name} contains itself")
+        rest = {key: value for key, value in node.items() if key != "$ref"}
+        return walk(definitions[name], path, (*seen, name)) | rest
+
+    def walk(node: dict[str, Any], path: str, seen: tuple[str, ...]) -> dict[str, Any]:
+        node = {key: value for key, value in node.items() if key not in DROPPED}
+        node = optional(node, path)
+        node = resolve(node, path, seen)
+        if "const" in node:
+            node["enum"] = [node.pop("const")]
+        for forbidden in ("anyOf", "oneOf", "allOf", "prefixItems", "patternProperties"):
+            if forbidden in node:
+                raise NotStructural(f"{path}: {forbidden} is not structural; use optional members and a CEL rule")
+        if node.get("default", ...) is None:
+            del node["default"]
+        node = exclusive_bounds(node)
+        if node.get("additionalProperties") is False:
+            del node["additionalProperties"]
+        if isinstance(node.get("additionalProperties"), dict):
+            node["additionalProperties"] = walk(node["additionalProperties"], f"{path}.*", seen)
+        if "properties" in node:
+            node["properties"] = {
+                name: walk(child, f"{path}.{name}", seen) for name, child in node["properties"].items()
+            }
+        if "items" in node:
+            node["items"] = walk(node["items"], f"{path}[]", seen)
+            node.setdefault("x-kubernetes-list-type", "atomic")
+        bounded(node, path)
+        return node
+
+    return walk(schema, "", ())
+
+
+def optional(node: dict[str, Any], path: str) -> dict[str, Any]:
+    """Turn pydantic's `X | None` into X: in Kubernetes an absent member says the same as null."""
+    if "anyOf" not in node:
+        return node
+    arms = [arm for arm in node["anyOf"] if arm.get("type") != "null"]
+    if len(arms) != 1:
+        raise NotStructural(f"{path}: a union is not structural; use optional members and a CEL rule")
+    return arms[0] | {key: value for key, value in node.items() if key != "anyOf"}
+
+
+def exclusive_bounds(node: dict[str, Any]) -> dict[str, Any]:
+    """Rewrite JSON schema's numeric exclusive bounds in OpenAPI 3.0's boolean form."""
+    for bound in ("Minimum", "Maximum"):
+        if (value := node.pop(f"exclusive{bound}", None)) is not None:
+            node |= {bound.lower(): value, f"exclusive{bound}": True}
+    return node
+
+
+def bounded(node: dict[str, Any], path: str) -> None:
+    """Require the bounds that keep CEL's estimated cost, and an object's size, small."""
+    needs: dict[str, Callable[[], bool]] = {
+        "string": lambda: bool({"enum", "maxLength", "format"} & node.keys()),
+        "array": lambda: "maxItems" in node,
+    }
+    check = needs.get(node.get("type", ""))
+    if path.startswith(".spec") and check and not check():
+        raise NotStructural(f"{path}: needs a bound (maxLength, enum or format; maxItems)")
+    if path.count(".") >= 1 and "description" not in node and not path.endswith(("[]", ".*")):
+        raise NotStructural(f"{path}: needs a description; it is the documentation of `kubectl explain`")
+
+
+def to_yaml(kind: type[ApiModel]) -> str:
+    """Return the definition as YAML."""
+    return yaml.safe_dump(crd(kind), sort_keys=False, width=120, allow_unicode=True)
+
+
+def write_all(folder: Path) -> list[Path]:
+    """Write every kind's definition into `folder` and return the paths."""
+    written = []
+    for kind in KINDS:
+        path = folder / f"{crd(kind)['metadata']['name']}.yaml"
+        path.write_text(to_yaml(kind))
+        written.append(path)
+    return written
+
+
+if __name__ == "__main__":
+    for path in write_all(Path(sys.argv[1])):
+        print(path)

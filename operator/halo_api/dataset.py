@@ -1,0 +1,84 @@
+"""Dataset: a data set version, and what its inspection found."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from halo_api.base import ApiModel, Name, Sha256, ShortText, Text, Time, VolumeUri, cel, mapped_list, rule
+from halo_api.conditions import Condition
+
+
+class DatasetSpec(ApiModel):
+    """Where the rows lie and which bases' tokenizers count them. The source is immutable: new rows are a new Dataset."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            rule("self.kind == oldSelf.kind", "'is immutable: create a new Dataset for other rows'", ".kind"),
+            rule("self.source == oldSelf.source", "'is immutable: create a new Dataset for other rows'", ".source"),
+            rule(
+                "oldSelf.baseModels.all(b, b in self.baseModels)",
+                "'may only grow: runs may rely on what was counted; put the removed ones back'",
+                ".baseModels",
+            ),
+        )
+    )
+
+    kind: Annotated[Literal["chat"], Field(description="kind of rows: chat, one JSON object a line with a list of messages.")]
+    source: Annotated[VolumeUri, Field(description="source is the JSONL file, written pvc://CLAIM/PATH, on a claim of this namespace.")]
+    base_models: Annotated[
+        list[Name],
+        Field(min_length=1, max_length=8, description="baseModels are the bases whose tokenizer and chat template count the rows.", json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ]
+
+
+class Inspection(ApiModel):
+    """What one base's tokenizer and template counted."""
+
+    base_model: Annotated[Name, Field(description="baseModel whose tokenizer counted.")]
+    revision: Annotated[ShortText, Field(description="revision of the base.")]
+    sha256: Annotated[Sha256, Field(description="sha256 of the file that was read.")]
+    rows: Annotated[int, Field(description="rows in the file.")]
+    tokens: Annotated[int, Field(description="tokens of all rows.")]
+    trained_tokens: Annotated[int, Field(description="trainedTokens are those of the assistant's answers.")]
+    longest_row: Annotated[int, Field(description="longestRow, in tokens.")]
+    at: Annotated[Time, Field(description="at is when it was counted.")]
+
+
+class DatasetStatus(ApiModel):
+    """What inspection found; set by a pod that read the file, never by declaration."""
+
+    observed_generation: Annotated[int | None, Field(default=None, description="observedGeneration is the generation that was looked at; -1 until then.")]
+    conditions: Annotated[list[Condition], Field(max_length=16, description="conditions: Ready when every base has counted the rows; Stalled when the file can't be used.", json_schema_extra=mapped_list("type"))] = Field(default_factory=list)
+    sha256: Annotated[Sha256 | None, Field(default=None, description="sha256 of the file.")]
+    rows: Annotated[int | None, Field(default=None, description="rows in the file.")]
+    inspections: Annotated[list[Inspection], Field(max_length=8, description="inspections, one a base.", json_schema_extra=mapped_list("baseModel"))] = Field(default_factory=list)
+    waiting: Annotated[Text | None, Field(default=None, description="waiting says in one line what the inspection waits for.")]
+
+
+class Dataset(ApiModel):
+    """Dataset is one version of a data set: a file, its digest, and its rows and tokens as inspected."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "x-halo-crd": {
+                "plural": "datasets",
+                "shortNames": ["ds"],
+                "scope": "Namespaced",
+                "columns": [
+                    ["Kind", "string", ".spec.kind", 0],
+                    ["State", "string", '.status.conditions[?(@.type=="Ready")].reason', 0],
+                    ["Rows", "integer", ".status.rows", 0],
+                    ["Tokens", "string", ".status.inspections[*].tokens", 0],
+                    ["Longest", "string", ".status.inspections[*].longestRow", 0],
+                    ["Age", "date", ".metadata.creationTimestamp", 0],
+                    ["SHA256", "string", ".status.sha256", 1],
+                    ["Message", "string", '.status.conditions[?(@.type=="Ready")].message', 1],
+                ],
+            }
+        }
+    )
+
+    spec: Annotated[DatasetSpec, Field(description="spec is where the rows lie.")]
+    status: Annotated[DatasetStatus | None, Field(default=None, description="status is what inspection found.")]

@@ -1,0 +1,108 @@
+"""The report that a pod's supervisor pushes, and the outcome that it leaves as the container's termination message."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from halo_api.adapter import AdapterFile
+from halo_api.base import ApiModel, Sha256, Text, Time, VolumeUri
+from halo_api.conditions import Reason
+
+# Failures that another attempt may survive; every other one is the user's to mend, and a retry would fail the same way.
+INFRASTRUCTURE = frozenset({Reason.INTERRUPTED, Reason.CRASHED, Reason.NODE_LOST, Reason.EVICTED})
+
+
+class ProgressReport(ApiModel):
+    """How far the role is."""
+
+    step: int
+    steps: int
+    loss: float | None = None
+    learning_rate: float | None = None
+    grad_norm: float | None = None
+    tokens: int = 0
+    tokens_per_second: float | None = None
+    remaining_seconds: int | None = None
+
+
+class CheckpointReport(ApiModel):
+    """A finished checkpoint: complete on disk, with the digest over its files."""
+
+    step: int
+    uri: VolumeUri
+    digest: Sha256
+    loss: float | None = None
+    at: Time
+
+
+class AdapterReport(ApiModel):
+    """The finished adapter: complete on disk."""
+
+    uri: VolumeUri
+    digest: Sha256
+    step: int
+    files: Annotated[tuple[AdapterFile, ...], Field(max_length=64)]
+
+
+class InspectionReport(ApiModel):
+    """What the inspection counted."""
+
+    sha256: Sha256
+    rows: int
+    tokens: int
+    trained_tokens: int
+    longest_row: int
+
+
+class Outcome(ApiModel):
+    """How the role ended. As JSON it fits into a termination message (4,096 bytes): the message is cut, the facts never."""
+
+    result: Literal["Succeeded", "Failed"]
+    reason: Reason
+    message: Text = ""
+    checkpoint: CheckpointReport | None = None
+    adapter: AdapterReport | None = None
+    inspection: InspectionReport | None = None
+
+    @property
+    def retriable(self) -> bool:
+        """Whether infrastructure ended the role, so that another attempt may succeed."""
+        return self.result == "Failed" and self.reason in INFRASTRUCTURE
+
+    def termination_message(self, limit: int = 4096) -> str:
+        """Return the JSON of at most `limit` bytes; only `message` is shortened."""
+        for keep in (1024, 512, 256, 0):
+            text = self.model_copy(update={"message": self.message[:keep]}).model_dump_json(by_alias=True, exclude_none=True)
+            if len(text.encode()) <= limit:
+                return text
+        raise ValueError(f"an outcome of {len(text)} bytes does not fit into {limit}")
+
+
+class Report(ApiModel):
+    """The whole current state of a pod's role: a level, not a delta; the same body may be pushed many times."""
+
+    version: Literal["v1"] = "v1"
+    run_uid: str
+    attempt: int
+    sequence: int = 0
+    phase: Literal["Starting", "Loading", "Working", "Finishing", "Done"] = "Starting"
+    progress: ProgressReport | None = None
+    checkpoints: tuple[CheckpointReport, ...] = ()
+    outcome: Outcome | None = None
+
+
+class Deadline(ApiModel):
+    """How long the role may still run, counted by the pod's own monotonic clock; the higher sequence wins."""
+
+    sequence: int
+    remaining_seconds: float | None = None
+
+
+class Answer(ApiModel):
+    """The operator's answer to a push."""
+
+    acknowledged: Annotated[bool, Field(description="Every checkpoint and outcome of the report is in the run's status.")]
+    deadline: Deadline | None = None
+    command: Literal["continue", "stop"] = "continue"

@@ -1,0 +1,128 @@
+"""The run file: the one versioned document that tells a pod everything about its work."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from halo_api.base import ApiModel, Sha256, VolumeUri
+from halo_api.report import Deadline
+from halo_api.training_job import LoraSpec
+
+# Where the operator mounts things in every pod of a run.
+RUN_ANNOTATION = "halo.training/run-file"
+CA_ANNOTATION = "halo.training/ca"
+DEADLINE_ANNOTATION = "halo.training/deadline"
+INFO_FOLDER = "/halo/info"
+RUN_FILE_PATH = f"{INFO_FOLDER}/run.json"
+CA_PATH = f"{INFO_FOLDER}/ca.crt"
+DEADLINE_PATH = f"{INFO_FOLDER}/deadline.json"
+TOKEN_PATH = "/halo/token/token"
+WORK_FOLDER = "/halo/work"
+REPORT_PATH = f"{WORK_FOLDER}/report.json"
+VOLUMES_FOLDER = "/volumes"
+DIGEST_VARIABLE = "HALO_RUN_FILE_SHA256"
+REPORT_AUDIENCE = "halo-report"
+
+
+def volume_path(uri: str, root: str = VOLUMES_FOLDER) -> str:
+    """Return where a pod sees a volume uri: pvc://CLAIM/PATH is ROOT/CLAIM/PATH."""
+    return f"{root}/{uri.removeprefix('pvc://')}"
+
+
+def claim_of(uri: str) -> str:
+    """Return the claim of a volume uri."""
+    return uri.removeprefix("pvc://").split("/", 1)[0]
+
+
+class RunIdentity(ApiModel):
+    """Whose pod this is."""
+
+    kind: Literal["TrainingJob", "Dataset"]
+    namespace: str
+    name: str
+    uid: str
+    attempt: Annotated[int, Field(ge=1)]
+
+
+class BaseRef(ApiModel):
+    """The base model to load."""
+
+    name: str
+    source: VolumeUri
+    revision: str
+    dtype: Literal["bf16", "fp32"]
+    context_length: int
+
+
+class DataRef(ApiModel):
+    """The data to read; `sha256` is unset for an inspection, which finds it."""
+
+    name: str
+    kind: Literal["chat"]
+    source: VolumeUri
+    sha256: Sha256 | None = None
+
+
+class ResumeFrom(ApiModel):
+    """The checkpoint to go on from; its digest is checked before it is loaded."""
+
+    step: int
+    uri: VolumeUri
+    digest: Sha256
+
+
+class TrainPlan(ApiModel):
+    """What to train: every default is resolved."""
+
+    steps: int
+    batch: int
+    save_steps: int
+    seed: int
+    lora: LoraSpec
+    output: Annotated[VolumeUri, Field(description="The attempt's own folder; an attempt writes nowhere else.")]
+    resume: ResumeFrom | None = None
+
+
+class Layout(ApiModel):
+    """Where this pod stands among the run's trainer pods."""
+
+    nodes: int = 1
+    node_rank: int = 0
+    gpus_per_node: int = 1
+    rendezvous: Annotated[str | None, Field(description="HOST:PORT of the first pod, above one node.")] = None
+    rendezvous_timeout_seconds: int = 600
+
+
+class Reporting(ApiModel):
+    """Where and how often the supervisor pushes the report."""
+
+    url: str
+    interval_seconds: float = 3.0
+    final_push_seconds: Annotated[float, Field(description="How long the last push is tried; the outcome stays in the termination message anyway.")] = 30.0
+
+
+class RunFile(ApiModel):
+    """Everything a pod must know; it travels as an annotation of the pod itself."""
+
+    version: Literal["v1"] = "v1"
+    role: Literal["train", "inspect"]
+    run: RunIdentity
+    base: BaseRef
+    data: DataRef
+    train: TrainPlan | None = None
+    layout: Layout = Layout()
+    reporting: Reporting | None = None
+    deadline: Deadline | None = None
+    grace_seconds: Annotated[float, Field(description="How long the role may take to stop before it is killed.")] = 60.0
+
+    def canonical(self) -> str:
+        """Return the one JSON text whose digest the pod checks."""
+        return self.model_dump_json(by_alias=True, exclude_none=True)
+
+
+def digest_of(text: str) -> str:
+    """Return the digest of a run file's text as the pod's environment names it."""
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
