@@ -126,7 +126,8 @@ def optional(node: dict[str, Any], path: str) -> dict[str, Any]:
 def exclusive_bounds(node: dict[str, Any]) -> dict[str, Any]:
     """Rewrite JSON schema's numeric exclusive bounds in OpenAPI 3.0's boolean form."""
     for bound in ("Minimum", "Maximum"):
-        if (value := node.pop(f"exclusive{bound}", None)) is not None:
+        # True is the form wanted: what a reference names was rewritten where it was resolved.
+        if (value := node.get(f"exclusive{bound}")) is not None and value is not True:
             node |= {bound.lower(): value, f"exclusive{bound}": True}
     return node
 
