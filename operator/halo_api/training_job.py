@@ -83,7 +83,7 @@ SPEC_RULES = (
     ),
     rule(
         "!has(self.lora) || self.lora.warmupSteps <= self.steps",
-        "'must be at most spec.steps, found ' + string(self.lora.warmupSteps) + ' of ' + string(self.steps) + ' steps; lower it'",
+        "'must be at most spec.steps, found %d of %d steps; lower it'.format([self.lora.warmupSteps, self.steps])",
         ".lora.warmupSteps",
     ),
     rule(
