@@ -1,1 +1,1 @@
-"""A whole Kubernetes on one machine: what `hack/cluster` runs. Standard library only, so that it needs no environment."""
+"""A whole Kubernetes on one machine: what `hack/cluster` runs, in the standard library so it needs no environment."""

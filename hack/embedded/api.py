@@ -1,4 +1,4 @@
-"""The few calls that the tool itself makes to the API server, in milliseconds where a kubectl process takes a tenth of a second."""
+"""The few calls that the tool makes to the API server, each in milliseconds where kubectl takes a tenth of a second."""
 
 from __future__ import annotations
 
@@ -43,15 +43,8 @@ class Api:
         return text
 
     def get(self, path: str) -> dict[str, Any]:
-        return json.loads(self.request("GET", path))
-
-    def find(self, path: str) -> dict[str, Any] | None:
-        try:
-            return self.get(path)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+        found: dict[str, Any] = json.loads(self.request("GET", path))
+        return found
 
     def apply(self, path: str, manifest: dict[str, Any]) -> None:
         """Server-side apply: creates or corrects, and changes nothing that is right already."""
@@ -68,15 +61,3 @@ class Api:
         except (OSError, http.client.HTTPException, ApiError):
             return False
         return True
-
-
-def answers(port: int, path: str, host: str = "127.0.0.1") -> bool:
-    """Whether a plain health endpoint says 200."""
-    connection = http.client.HTTPConnection(host, port, timeout=2)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()

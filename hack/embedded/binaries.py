@@ -1,4 +1,4 @@
-"""The Go programs, built once from pinned modules into a cache outside the checkout: a key of their inputs names each build.
+"""The Go programs, built once from pinned modules into a cache outside the checkout, each under a key of its inputs.
 
 A clean clone of the same pins finds the same key, so that it builds nothing. A build is made beside its place and
 renamed into it: what is there is whole.
@@ -50,8 +50,8 @@ class Program:
     def key(self) -> str:
         inputs = hashlib.sha256()
         module = HACK / self.module
-        sources = module if self.package.startswith(".") else None
-        files = [module / "go.mod", module / "go.sum", *(sorted((sources / self.package).glob("*.go")) if sources else [])]
+        sources = sorted((module / self.package).glob("*.go")) if self.package.startswith(".") else []
+        files = [module / "go.mod", module / "go.sum", *sources]
         for file in files:
             inputs.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
         inputs.update("\0".join([self.package, *self.flags, *self.called, platform.machine()]).encode())
@@ -143,7 +143,7 @@ def _build(program: Program, directory: Path, say: bool) -> None:
         command = [go, "build", *program.flags, "-o", str(fresh / program.name), program.package]
         done = subprocess.run(command, cwd=HACK / program.module, env=env, stdout=sys.stderr)
         if done.returncode:
-            raise Problem(f"`go build` of hack/{program.module} failed as printed above; with a proxy or mirror set GOPROXY.")
+            raise Problem(f"`go build` in hack/{program.module} failed as printed above: behind a mirror, set GOPROXY.")
         for name in program.called:
             (fresh / name).symlink_to(program.name)
         fresh.chmod(0o755)

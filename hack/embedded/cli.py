@@ -34,11 +34,11 @@ def parser() -> argparse.ArgumentParser:
         return commands.add_parser(name, parents=[shared], help=text, description=text)
 
     up = command("up", "start it, or repair what of it has died; keeps the options of the last up that it is not given")
-    up.add_argument("--no-node", dest="node", action="store_false", default=None, help="only the control plane: no pod runs")
+    up.add_argument("--no-node", dest="node", action="store_false", default=None, help="the control plane alone")
     up.add_argument("--gpus", type=_count, help="GPUs that the node says it has (default 8)")
     up.add_argument("--gpu-product", metavar="NAME", help="and their product label (default NVIDIA-H100-80GB-HBM3)")
     up.add_argument(
-        "--audit", action=argparse.BooleanOptionalAction, default=None, help="log every API request's metadata to log/audit.log"
+        "--audit", action=argparse.BooleanOptionalAction, default=None, help="log every request to log/audit.log"
     )
     down = command("down", "stop it and forget its objects; loaded images stay for the next up")
     down.add_argument("--purge", action="store_true", help="delete its images, logs and certificates too")
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     load = command("load-image", "give it images that buildah or docker has built here")
     load.add_argument("images", nargs="+", metavar="REF")
     only = command("build", "build the binaries and start nothing")
-    only.add_argument("programs", nargs="*", metavar="PROGRAM", help=f"of {', '.join(PROGRAMS)} (default: what up needs)")
+    only.add_argument("programs", nargs="*", metavar="PROGRAM", help=f"{', '.join(PROGRAMS)} (default: what up needs)")
     command("bin", "print the directory of kubectl and helm, for PATH")
     return top
 

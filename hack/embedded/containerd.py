@@ -9,6 +9,7 @@ import platform
 import subprocess
 import tarfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,10 +28,16 @@ root = "{home.root}/containerd"
 state = "{home.run}/containerd"
 [grpc]
   address = "{home.containerd_socket}"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{home.root}/containerd/opt"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE_IMAGE}"
   # A root without CAP_SYS_RESOURCE may not lower oom_score_adj, and every sandbox would die of trying.
   restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      Root = "{home.run}/runc"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{plugins}"
     conf_dir = "{home.root}/cni"
@@ -89,24 +96,23 @@ class Containerd:
                 "org.opencontainers.image.ref.name": image.rpartition(":")[2],
             },
         }
-        with subprocess.Popen(
-            [*self.command, "images", "import", "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        ) as importing:
-            assert importing.stdin is not None and importing.stderr is not None
-            try:
-                sent = _write_layout(importing.stdin, described, lacking)
+        command = [*self.command, "images", "import", "-"]
+        pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+        with subprocess.Popen(command, stdin=pipe, stdout=nowhere, stderr=pipe) as importing:
+            assert importing.stdin is not None
+            assert importing.stderr is not None
+            # It may have given up before it has read all; its own words then tell more than the broken pipe.
+            with suppress(BrokenPipeError):
+                _write_layout(importing.stdin, described, lacking)
                 importing.stdin.close()
-            except BrokenPipeError:
-                sent = 0
             complaint = importing.stderr.read().decode(errors="replace").strip()
         if importing.returncode:
-            raise Problem(f"containerd refused {image} ({complaint[-300:]}): see containerd.log, and whether the disk is full.")
-        return sent
+            raise Problem(f"containerd refused {image} ({complaint[-300:]}): see whether the disk is full.")
+        return sum(len(blob) if isinstance(blob, bytes) else blob.stat().st_size for blob in lacking.values())
 
 
-def _write_layout(output: IO[bytes], manifest: dict[str, Any], blobs: dict[str, Path | bytes]) -> int:
-    """An OCI image layout as a tar stream; the number of blob bytes in it."""
-    sent = 0
+def _write_layout(output: IO[bytes], manifest: dict[str, Any], blobs: dict[str, Path | bytes]) -> None:
+    """An OCI image layout as a tar stream."""
     with tarfile.open(fileobj=output, mode="w|") as archive:
 
         def add(name: str, data: bytes) -> None:
@@ -120,11 +126,8 @@ def _write_layout(output: IO[bytes], manifest: dict[str, Any], blobs: dict[str, 
             name = f"blobs/{digest.replace(':', '/')}"
             if isinstance(blob, bytes):
                 add(name, blob)
-                sent += len(blob)
             else:
                 archive.add(blob, name)
-                sent += blob.stat().st_size
-    return sent
 
 
 def _one_file_image(binary: Path) -> tuple[dict[str, Any], dict[str, Path | bytes]]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
-import ssl
 from pathlib import Path
 
-from .api import Api, answers
+from .api import Api
 from .pki import kubeconfig_path
 from .processes import Process, Processes
 from .settings import NODE_IP, POD_CIDR, SERVICE_CIDR, Home, Wish, write
@@ -17,7 +15,7 @@ kind: Policy
 omitStages: [RequestReceived]
 rules: [{level: Metadata}]
 """
-# The shipped client limits (20 and 50 requests a second) are for clusters shared by many; here they would only be waited for.
+# The shipped limits (20 and 50 requests a second) are for clusters shared by many; here they would only be waited for.
 CLIENT_LIMITS = ("--kube-api-qps=1000", "--kube-api-burst=1000")
 
 
@@ -142,27 +140,3 @@ def start_control_plane(home: Home, wish: Wish, processes: Processes, binaries: 
     # The first pod anyone makes needs it, and the controller manager makes it.
     account = "/api/v1/namespaces/default/serviceaccounts/default"
     processes.wait("kube-controller-manager", lambda: api.ready(account), what="making ServiceAccounts")
-
-
-def healthy(home: Home, component: str) -> bool:
-    """Whether a component of the control plane says itself that it is well."""
-    match component:
-        case "etcd":
-            return answers(home.port("etcd-metrics"), "/readyz")
-        case "kube-apiserver":
-            return Api(home).ready()
-        case _:
-            return _serves_health(home.port(component))
-
-
-def _serves_health(port: int) -> bool:
-    # These two serve a certificate that they sign themselves; what answers on the loopback port is theirs.
-    context = ssl._create_unverified_context()  # noqa: S323
-    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=2, context=context)
-    try:
-        connection.request("GET", "/healthz")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()

@@ -1,4 +1,4 @@
-"""Provider `current`: the cluster that the kubeconfig in force leads to, which this tool checks and feeds but does not own."""
+"""Provider `current`: the cluster of the kubeconfig in force, which this tool checks and feeds but does not own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CurrentProvider:
         return self._kubectl("config", "current-context").strip()
 
     def _version(self) -> str:
-        return json.loads(self._kubectl("get", "--raw", "/version"))["gitVersion"]
+        return str(json.loads(self._kubectl("get", "--raw", "/version"))["gitVersion"])
 
     def _kind_name(self) -> str | None:
         context = self._context()
@@ -46,7 +46,7 @@ class CurrentProvider:
         version = self._version()
         if tuple(int(part) for part in version.lstrip("v").split(".")[:2]) < VERSION_AT_LEAST:
             wanted = ".".join(map(str, VERSION_AT_LEAST))
-            raise Problem(f"The cluster of context {self._context()} is Kubernetes {version} and Halo needs {wanted}: upgrade it.")
+            raise Problem(f"Context {self._context()} is Kubernetes {version} and Halo needs {wanted}: upgrade it.")
         if self._kind_name() is not None:
             self._advertise_gpus(options.get("gpus") or 8, options.get("gpu_product") or "NVIDIA-H100-80GB-HBM3")
         return f"using context {self._context()}, Kubernetes {version}"
@@ -84,8 +84,8 @@ class CurrentProvider:
         kind = self._kind_name()
         if kind is None:
             raise Problem(
-                f"Images are loaded into kind clusters only and the context is {self._context()}: push {' '.join(references)} "
-                "to a registry that the cluster pulls from."
+                f"Images are loaded into kind clusters only and the context is {self._context()}: "
+                f"push {' '.join(references)} to a registry that the cluster pulls from."
             )
         if shutil.which("kind") is None:
             raise Problem("The context is a kind cluster and `kind` is not on PATH: put it there.")

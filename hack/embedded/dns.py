@@ -1,12 +1,13 @@
-"""CoreDNS as a process of the host, behind the address that every pod asks: names of Services and pods without an image."""
+"""CoreDNS as a process of the host, behind the address that every pod asks: names without an image."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from .api import Api, answers
+from .api import Api
 from .binaries import COREDNS, installed
+from .health import is_well
 from .pki import kubeconfig_path
 from .processes import Process, Processes
 from .settings import DNS_SERVICE_IP, NODE_IP, Home, write
@@ -49,7 +50,7 @@ def start_dns(home: Home, processes: Processes) -> None:
     for path, manifest in _manifests(home).items():
         api.apply(path, manifest)
     processes.ensure(coredns(home, installed(COREDNS) / "coredns"))
-    processes.wait("coredns", lambda: answers(home.port("coredns-ready"), "/ready"))
+    processes.wait("coredns", lambda: is_well(home, "coredns"))
 
 
 def _manifests(home: Home) -> dict[str, dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""Images from where they were built into the local cluster's containerd: only the blobs that it lacks, none of them compressed.
+"""Images from where they were built into the local cluster's containerd: only the blobs that it lacks, uncompressed.
 
-Layers are gathered in an OCI folder (compressing gigabytes to decompress them a second later would be most of the time).
+Layers are gathered in an OCI folder (compressing gigabytes only to decompress them would be most of the time).
 A layer that containerd has is then emptied there to a file of the same size that takes no space, which is all that the
 next gathering looks at.
 """
@@ -41,7 +41,8 @@ def source_of(reference: str) -> str:
     if _succeeds("buildah", "inspect", "--type", "image", reference):
         return f"containers-storage:{reference}"
     if _succeeds("docker", "image", "inspect", reference):
-        return f"docker-daemon:{reference}" if ":" in reference.rpartition("/")[2] else f"docker-daemon:{reference}:latest"
+        tagged = ":" in reference.rpartition("/")[2]
+        return f"docker-daemon:{reference}" if tagged else f"docker-daemon:{reference}:latest"
     raise Problem(f"Neither buildah nor docker has an image {reference}: build it first, e.g. with hack/images build.")
 
 
@@ -85,7 +86,8 @@ class Folder:
 
     def image(self, name: str) -> tuple[dict[str, Any], dict[str, Path | bytes]]:
         """The image's manifest entry, and the file of each of its blobs."""
-        entry = next(e for e in reversed(self._index()["manifests"]) if e.get("annotations", {}).get(REF_NAME) == _key(name))
+        entries: list[dict[str, Any]] = self._index()["manifests"]
+        entry = next(e for e in reversed(entries) if e.get("annotations", {}).get(REF_NAME) == _key(name))
         return entry, {digest: self._blob(digest) for digest in self._reach(entry)}
 
     def is_hollow(self, digest: str) -> bool:
@@ -120,7 +122,8 @@ class Folder:
             self.drop(unneeded)
 
     def _index(self) -> dict[str, Any]:
-        return json.loads((self.path / "index.json").read_text())
+        index: dict[str, Any] = json.loads((self.path / "index.json").read_text())
+        return index
 
     def _blob(self, digest: str) -> Path:
         return self.path / "blobs" / digest.replace(":", "/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,15 @@ from . import prerequisites
 from .api import Api, ApiError
 from .binaries import COREDNS, HELM_CLI, KUBE, PAUSE, installed, lock, tools
 from .containerd import Containerd
-from .control_plane import healthy, start_control_plane
+from .control_plane import start_control_plane
 from .dns import start_dns
+from .health import CONTROL_PLANE, NODE, is_well
 from .images import load_image
 from .network import plug, unplug
 from .node import GPU_PRODUCT, NODE_PATH, clear_node, end_pods, gpus_of, is_ready, start_node
 from .pki import ensure_pki
 from .processes import Processes
 from .settings import Home, Problem, Wish, cache_root
-
-CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-NODE = ("containerd", "kubelet", "kube-proxy", "coredns")
 
 
 class LocalProvider:
@@ -31,8 +30,8 @@ class LocalProvider:
         self.home = Home(name)
         self.processes = Processes(self.home.root)
 
-    def _lock(self) -> Any:
-        return lock(cache_root() / "cluster" / f".{self.home.name}.lock")
+    def _lock(self, what: str = "cluster") -> AbstractContextManager[None]:
+        return lock(cache_root() / "cluster" / f".{self.home.name}.{what}.lock")
 
     def up(self, options: dict[str, Any]) -> str:
         began = time.monotonic()
@@ -47,7 +46,8 @@ class LocalProvider:
             prerequisites.check(self.home, self.processes, wish.node)
             build(wish.node)
             self._start(wish)
-        return f"cluster {self.home.name} is up in {time.monotonic() - began:.1f} s; export KUBECONFIG={self.home.kubeconfig}"
+        took = time.monotonic() - began
+        return f"cluster {self.home.name} is up in {took:.1f} s; export KUBECONFIG={self.home.kubeconfig}"
 
     def _start(self, wish: Wish) -> None:
         home, binaries = self.home, installed(KUBE)
@@ -67,7 +67,7 @@ class LocalProvider:
         home, processes = self.home, self.processes
         if not home.root.exists():
             return f"cluster {home.name} does not exist"
-        with self._lock():
+        with self._lock("images"), self._lock():
             # First those that would make new pods for the ones that end.
             processes.stop("kube-controller-manager", "kube-scheduler", grace=2)
             end_pods(home, processes)
@@ -94,7 +94,7 @@ class LocalProvider:
         lines, well = [], True
         for name in (*CONTROL_PLANE, *(NODE if wish.node else ())):
             pid = self.processes.pid(name)
-            state = "dead" if pid is None else "running" if name not in CONTROL_PLANE or healthy(self.home, name) else "unhealthy"
+            state = "dead" if pid is None else "running" if is_well(self.home, name) else "unhealthy"
             well &= state == "running"
             lines.append(f"{name:24} {state:10} {f'process {pid}' if pid else f'see {self.processes.log(name)}'}")
         if wish.node:
@@ -122,7 +122,7 @@ class LocalProvider:
         if wish is None or not wish.node or self.processes.pid("containerd") is None:
             raise Problem(f"Cluster {self.home.name} has no node running to load images into: `hack/cluster up` first.")
         prerequisites.packages({name: name for name in ("buildah", "skopeo")})
-        with self._lock():
+        with self._lock("images"):
             return [load_image(self.home, reference) for reference in references]
 
 

@@ -1,4 +1,4 @@
-"""The node's plumbing: a bridge with the node's address, kernel settings, packet filter rules; and how all of it goes away again."""
+"""The node's plumbing: a bridge with the node's address, kernel settings, packet filter rules; and its removal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from .settings import BRIDGE, NODE_CIDR, NODE_IP, Home, Problem, write
+from .settings import BRIDGE, NODE_CIDR, NODE_IP, POD_CIDR, Home, Problem, write
 
 NETWORK = "halo"
 # A fixed address: a bridge without one takes its ports' lowest and so changes it under the pods' feet.
@@ -35,7 +35,7 @@ def plug(home: Home) -> None:
     links = {link["ifname"]: link for link in json.loads(_run("ip", "-j", "address") or "[]")}
     for name, link in links.items():
         if name != BRIDGE and any(a.get("local", "").startswith("10.244.") for a in link.get("addr_info", ())):
-            raise Problem(f"{name} has an address of {NODE_CIDR}, which the cluster's pods need: stop what made it first.")
+            raise Problem(f"{name} has an address of {POD_CIDR}, which pods need: stop what made it first.")
     if BRIDGE not in links:
         _run("ip", "link", "add", BRIDGE, "address", BRIDGE_MAC, "type", "bridge")
     if not any(a.get("local") == NODE_IP for a in links.get(BRIDGE, {}).get("addr_info", ())):
@@ -68,7 +68,7 @@ def plugin_directory() -> Path:
     for candidate in ("/usr/lib/cni", "/opt/cni/bin"):
         if (Path(candidate) / "bridge").exists():
             return Path(candidate)
-    raise Problem("The CNI plugins are missing: install containernetworking-plugins, or unpack them into /opt/cni/bin.")
+    raise Problem("The CNI plugins are missing: install containernetworking-plugins or unpack them into /opt/cni/bin.")
 
 
 def cni_configuration(home: Home) -> str:
@@ -154,5 +154,7 @@ def _fails(*command: str) -> bool:
 def _run(*command: str, text: str | None = None, check: bool = True) -> str:
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     if check and done.returncode:
-        raise Problem(f"`{' '.join(command)}` failed ({done.stderr.strip()}): run as root on a Linux with bridges and iptables.")
+        raise Problem(
+            f"`{' '.join(command)}` failed ({done.stderr.strip()}): the node needs root, bridges and iptables."
+        )
     return done.stdout

@@ -6,8 +6,11 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from . import containerd
 from .api import Api, ApiError
@@ -20,6 +23,17 @@ from .settings import DNS_SERVICE_IP, NODE_IP, NODE_NAME, POD_CIDR, Home, Wish, 
 NODE_PATH = f"/api/v1/nodes/{NODE_NAME}"
 GPU = "nvidia.com/gpu"
 GPU_PRODUCT = "nvidia.com/gpu.product"
+# Innermost first, because each goes only if nobody else has anything in it.
+MADE_BY_NODE = (
+    "/var/log/containers",
+    "/var/lib/kubelet/device-plugins",
+    "/var/lib/kubelet",
+    "/var/lib/cni/results",
+    "/var/lib/cni",
+    "/run/containerd/s",
+    "/run/containerd",
+    "/run/halo",
+)
 
 
 def kubelet(home: Home, binaries: Path) -> Process:
@@ -46,6 +60,7 @@ def kubelet(home: Home, binaries: Path) -> Process:
         "clusterDNS": [DNS_SERVICE_IP],
         "clusterDomain": "cluster.local",
         "resolvConf": str(resolved if resolved.exists() else "/etc/resolv.conf"),
+        "podLogsDir": f"{home.root}/pod-logs",
         "maxPods": 250,
         "serializeImagePulls": False,
         "kubeAPIQPS": 200,
@@ -110,7 +125,7 @@ def start_node(home: Home, wish: Wish, processes: Processes, binaries: Path) -> 
 
 
 def advertise_gpus(api: Api, wish: Wish) -> None:
-    """Say that the node has the GPUs that runs are scheduled against: the documented way to advertise a resource no plugin serves."""
+    """Say that the node has GPUs, so that runs are scheduled: the documented way for a resource without plugin."""
     node = api.get(NODE_PATH)
     if node["metadata"]["labels"].get(GPU_PRODUCT) != wish.gpu_product:
         api.merge(NODE_PATH, {"metadata": {"labels": {GPU_PRODUCT: wish.gpu_product}}})
@@ -119,7 +134,7 @@ def advertise_gpus(api: Api, wish: Wish) -> None:
         api.merge(f"{NODE_PATH}/status", {"status": {"capacity": {GPU: count}, "allocatable": {GPU: count}}})
 
 
-def gpus_of(node: dict) -> int:
+def gpus_of(node: dict[str, Any]) -> int:
     status = node.get("status", {})
     found = [int(status.get(part, {}).get(GPU, "0")) for part in ("capacity", "allocatable")]
     return found[0] if found[0] == found[1] else -1
@@ -132,7 +147,7 @@ def node_is_ready(api: Api) -> bool:
         return False
 
 
-def is_ready(node: dict) -> bool:
+def is_ready(node: dict[str, Any]) -> bool:
     conditions = node.get("status", {}).get("conditions", ())
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
@@ -163,16 +178,27 @@ def clear_node(home: Home) -> None:
             _kill(pid)
     for mount in [*_mounts_below(home.root), *_mounts_below(home.run)]:
         # Lazily: a mount that someone's shell stands in goes when they leave.
-        os.system(f"umount -l '{mount}' 2>/dev/null")  # noqa: S605
-    for path in ("kubelet", "cni-addresses"):
+        subprocess.run(["umount", "-l", mount], capture_output=True)
+    for path in ("kubelet", "pod-logs", "cni-addresses"):
         shutil.rmtree(home.root / path, ignore_errors=True)
     shutil.rmtree(home.run, ignore_errors=True)
-    for controller in Path("/sys/fs/cgroup").glob("**/kubepods") if Path("/sys/fs/cgroup").exists() else ():
-        for directory, _, _ in os.walk(controller, topdown=False):
-            try:
-                os.rmdir(directory)
-            except OSError:
-                pass
+    _clear_machine_wide(home)
+
+
+def _clear_machine_wide(home: Home) -> None:
+    """What kubelet and containerd put at places that cannot be chosen; only what is ours or empty goes."""
+    for link in Path("/var/log/containers").glob("*.log"):
+        if link.is_symlink() and str(link.readlink()).startswith(str(home.root)):
+            link.unlink()
+    for name in ("kubelet_internal_checkpoint", "kubelet.sock"):
+        (Path("/var/lib/kubelet/device-plugins") / name).unlink(missing_ok=True)
+    cgroups = Path("/sys/fs/cgroup")
+    # One hierarchy a controller with cgroup v1, a single one with v2.
+    trees = [cgroups / "kubepods", *cgroups.glob("*/kubepods")]
+    below = [directory for tree in trees for directory, _, _ in os.walk(tree, topdown=False)]
+    for directory in (*below, *MADE_BY_NODE):
+        with suppress(OSError):
+            os.rmdir(directory)
 
 
 def _shims(home: Home) -> dict[int, list[int]]:
@@ -203,7 +229,5 @@ def _mounts_below(directory: Path) -> list[str]:
 
 
 def _kill(pid: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

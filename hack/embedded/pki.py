@@ -36,7 +36,8 @@ def ensure_pki(home: Home) -> None:
     authority = pki / "ca.crt"
     if not authority.exists():
         _key(pki / "ca.key")
-        _openssl("req", "-x509", "-new", "-key", pki / "ca.key", "-out", authority, "-days", DAYS, "-subj", "/CN=halo-ca")
+        self_signed = ("req", "-x509", "-new", "-days", DAYS, "-subj", "/CN=halo-ca")
+        _openssl(*self_signed, "-key", pki / "ca.key", "-out", authority)
     for name, (subject, names) in CERTIFICATES.items():
         if not (pki / f"{name}.crt").exists():
             _certificate(pki, name, subject, names)

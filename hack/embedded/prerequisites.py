@@ -1,4 +1,4 @@
-"""What a machine must have before a local cluster starts: each lack is installed, or said in one sentence with its cure."""
+"""What a machine must have before a local cluster starts: a lack is cured, or said in one sentence with its cure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check(home: Home, processes: Processes, node: bool) -> None:
     if platform.system() != "Linux":
         raise Problem("The local cluster needs Linux: elsewhere make one with kind and use --provider current.")
     if node and os.geteuid() != 0:
-        raise Problem("The local cluster's node needs root: use sudo, or a kind cluster with --provider current, or --no-node.")
+        raise Problem("The local cluster's node needs root: use sudo, or kind with --provider current, or --no-node.")
     packages(NODE_PACKAGES if node else CONTROL_PLANE_PACKAGES)
     if not processes.alive():
         _room(node)
@@ -54,14 +54,14 @@ def packages(wanted: dict[str, str]) -> None:
         return
     names = " ".join(missing)
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise Problem(f"These programs are missing: {names}; install the packages of these names (on Debian: apt-get install {names}).")
+        raise Problem(f"Programs are missing: install these packages as root, as they are named on Debian: {names}.")
     print(f"installing Debian packages: {names} …", file=sys.stderr, flush=True)
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *missing]):
         done = subprocess.run(["apt-get", *command], env=env, capture_output=True, text=True)
         if done.returncode and command[0] == "install":
             lines = done.stderr.strip().splitlines()
-            raise Problem(f"apt-get could not install {names} ({lines[-1] if lines else 'no reason given'}): install them by hand.")
+            raise Problem(f"apt-get could not install {names}: {lines[-1] if lines else 'it gave no reason'}")
 
 
 def _there(command: str) -> bool:
@@ -75,12 +75,14 @@ def _room(node: bool) -> None:
     lines = Path("/proc/meminfo").read_text().splitlines()
     available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) / 2**20
     if available < memory:
-        raise Problem(f"The cluster needs {memory:g} GiB of free memory and this machine has {available:.1f}: end something large.")
+        raise Problem(
+            f"The cluster needs {memory:g} GiB of free memory and there are {available:.1f}: end something large."
+        )
     cache_root().mkdir(parents=True, exist_ok=True)
     disk = disk_warm if KUBE.directory.is_dir() else disk_cold
     free = shutil.disk_usage(cache_root()).free / 2**30
     if free < disk:
-        raise Problem(f"The cluster needs {disk} GiB of free disk and {cache_root()} has {free:.1f}: free some or set HALO_CACHE.")
+        raise Problem(f"{cache_root()} needs {disk} GiB of free disk and has {free:.1f}: free some, or set HALO_CACHE.")
 
 
 def _ports(home: Home, processes: Processes, node: bool) -> None:
@@ -93,7 +95,7 @@ def _ports(home: Home, processes: Processes, node: bool) -> None:
         if _busy(port):
             owner = f" by {found}" if (found := _owner(port)) else ""
             raise Problem(
-                f"Port {port}, which {service} needs, is taken{owner}: stop that, or use another block of ports with --name."
+                f"Port {port}, which {service} needs, is taken{owner}: stop that, or use other ports with --name."
             )
 
 
@@ -101,7 +103,7 @@ def _busy(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("0.0.0.0", port))  # noqa: S104
+            probe.bind(("0.0.0.0", port))
         except OSError:
             return True
     return False
@@ -119,11 +121,13 @@ def _no_other_node(home: Home, processes: Processes) -> None:
     for other in homes():
         wish = other.wish()
         if other.name != home.name and wish is not None and wish.node and Processes(other.root).alive():
-            raise Problem(f"Cluster {other.name} has this machine's one node: `hack/cluster down --name {other.name}`, or use --no-node.")
+            raise Problem(f"Cluster {other.name} has this machine's one node: take it down first, or use --no-node.")
     own = processes.pid("kubelet")
     for pid in _kubelets():
         if pid != own:
-            raise Problem(f"Another kubelet (process {pid}) runs on this machine: stop it, or use its cluster with --provider current.")
+            raise Problem(
+                f"Another kubelet (process {pid}) runs here: stop it, or use its cluster with --provider current."
+            )
 
 
 def _kubelets() -> Iterable[int]:

@@ -1,4 +1,4 @@
-"""The cluster's processes: started to outlive the shell, known by pid and start time, restarted when what they read has changed."""
+"""The cluster's processes: they outlive the shell, and are restarted when what they read has changed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,7 @@ class Process:
 
 
 class Processes:
-    """The processes of one cluster, each with a record of pid, start time and boot: a reused pid is never mistaken for ours."""
+    """One cluster's processes, each recorded by pid, start time and boot: a reused pid is never taken for ours."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -50,7 +51,7 @@ class Processes:
         record = self._record(name)
         if record is None or record.get("boot") != _boot() or _started(record["pid"]) != record["started"]:
             return None
-        return int(record["pid"])
+        return int(str(record["pid"]))
 
     def alive(self) -> list[str]:
         names = sorted(path.stem for path in self.records.glob("*.json"))
@@ -103,7 +104,7 @@ class Processes:
             (self.records / f"{name}.json").unlink(missing_ok=True)
 
     def wait(self, name: str, ready: Callable[[], bool], seconds: float = 60, what: str = "ready") -> None:
-        """Until it is ready; a process that ended meanwhile, or never got there, is a problem that shows its last words."""
+        """Until it is ready; one that ended meanwhile, or never got there, is a problem that shows its last words."""
         deadline = time.monotonic() + seconds
         while not ready():
             if self.pid(name) is None:
@@ -119,9 +120,10 @@ class Processes:
 
     def _record(self, name: str) -> dict[str, object] | None:
         try:
-            return json.loads((self.records / f"{name}.json").read_text())
+            record: dict[str, object] = json.loads((self.records / f"{name}.json").read_text())
         except (FileNotFoundError, ValueError):
             return None
+        return record
 
 
 def _boot() -> str:
@@ -138,7 +140,5 @@ def _started(pid: object) -> str | None:
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass

@@ -84,7 +84,7 @@ class Home:
 
     @property
     def run(self) -> Path:
-        """Sockets and runtime state: a path short enough for a Unix socket, and gone after a reboot as they should be."""
+        """Sockets and runtime state: short enough for a Unix socket, and gone after a reboot as it should be."""
         return Path("/run/halo") / self.name
 
     @property
