@@ -1,0 +1,103 @@
+"""What our images are made of, and how to bring them up to date with as little work as possible."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import base, layout, wheelhouse
+from .common import REPO, Trouble, cache, digest, free_space, locked, say
+from .engine import Buildah, Docker
+
+
+@dataclass(frozen=True)
+class Image:
+    """One of our images: everything that its bytes depend on."""
+
+    name: str
+    dockerfile: str
+    locks: tuple[str, ...]
+    code: tuple[str, ...]
+    gigabytes: float
+
+    @property
+    def tag(self) -> str:
+        return f"localhost/halo-{self.name}:dev"
+
+    def key(self, *more: str) -> str:
+        files = [self.dockerfile, ".dockerignore", *(f"requirements/{lock}.lock" for lock in self.locks), *self.code]
+        missing = [file for file in files if not (REPO / file).exists()]
+        if missing:
+            raise Trouble(f"the {self.name} image is made of {' and '.join(missing)}, which this checkout lacks; update it")
+        return digest([*more, *(REPO / file for file in files)])
+
+
+TRAINER_CODE = ("operator/halo_api", "supervisor/halo_supervisor", "trainer_image/halo_trainer")
+IMAGES = {
+    image.name: image
+    for image in (
+        Image("operator", "operator/Dockerfile", ("operator",), ("operator/halo_api", "operator/halo_operator"), 3),
+        Image("trainer", "trainer_image/Dockerfile", ("trainer",), TRAINER_CODE, 12),
+        Image("rollout", "rollout_image/Dockerfile", ("trainer", "rollout"), (*TRAINER_CODE, "rollout_image/halo_rollout"), 8),
+    )
+}
+
+
+def build(names: list[str], engine: Docker | Buildah) -> list[str]:
+    """Bring the named images up to date in the engine and in the OCI layout; return their tags."""
+    with locked("images"):
+        record = Record(cache("images") / "built.json")
+        stale = {name: key for name in names if (key := IMAGES[name].key(engine.name, _settings())) != record.key(IMAGES[name].tag)}
+        if stale:
+            _build(stale, engine, record)
+    return [IMAGES[name].tag for name in names]
+
+
+def _build(stale: dict[str, str], engine: Docker | Buildah, record: Record) -> None:
+    args = {"TORCH_INDEX": index} if (index := os.environ.get("HALO_TORCH_INDEX")) else {}
+    wheels = None
+    if isinstance(engine, Buildah):
+        args["BASE"] = base.image(engine)
+        wheels = wheelhouse.fill(*sorted({lock for name in stale for lock in IMAGES[name].locks}))
+    for name, key in stale.items():
+        image = IMAGES[name]
+        if layout.manifest(image.tag) is None:
+            free_space(cache("images"), image.gigabytes, f"the {name} image")
+        say(f"build {image.tag} with {engine.name}")
+        wanted = {arg: value for arg, value in args.items() if arg in (REPO / image.dockerfile).read_text()}
+        engine.build(REPO / image.dockerfile, image.tag, wanted, wheels)
+        say(f"export {image.tag}")
+        record.keep(image.tag, key, layout.export(engine.source(image.tag), image.tag))
+    engine.prune()
+    layout.prune()
+
+
+def _settings() -> str:
+    return json.dumps([os.environ.get(name) for name in ("HALO_TORCH_INDEX", "HALO_BASE_IMAGE")])
+
+
+class Record:
+    """Which state of the sources each image in the layout was made from."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.rows: dict[str, dict[str, str]] = json.loads(file.read_text()) if file.exists() else {}
+
+    def key(self, tag: str) -> str | None:
+        row = self.rows.get(tag)
+        return row["key"] if row and layout.manifest(tag) == row["manifest"] else None
+
+    def keep(self, tag: str, key: str, manifest: str) -> None:
+        self.rows[tag] = {"key": key, "manifest": manifest}
+        fresh = self.file.with_suffix(".new")
+        fresh.write_text(json.dumps(self.rows, indent=2))
+        fresh.rename(self.file)
+
+
+def clean() -> None:
+    """Remove everything that image builds left in the cache, the wheelhouse excepted."""
+    with locked("images"):
+        shutil.rmtree(cache("images"))
