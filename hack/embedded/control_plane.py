@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .api import Api
+from .health import is_well
 from .pki import kubeconfig_path
 from .processes import Process, Processes
 from .settings import NODE_IP, POD_CIDR, SERVICE_CIDR, Home, Wish, write
@@ -134,6 +135,7 @@ def start_control_plane(home: Home, wish: Wish, processes: Processes, binaries: 
     api = Api(home)
     processes.ensure(etcd(home, binaries))
     processes.ensure(api_server(home, wish, binaries))
+    processes.wait("etcd", lambda: is_well(home, "etcd"))
     processes.wait("kube-apiserver", api.ready, seconds=90)
     processes.ensure(controller_manager(home, binaries))
     processes.ensure(scheduler(home, binaries))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,8 @@ class LocalProvider:
         if wish.node:
             start_node(home, wish, self.processes, binaries)
             start_dns(home, self.processes)
+        for name in parts(wish):
+            self.processes.wait(name, partial(is_well, home, name), what="well")
 
     def down(self, purge: bool) -> str:
         began = time.monotonic()
@@ -92,7 +95,7 @@ class LocalProvider:
         if wish is None:
             return [f"cluster {self.home.name} is down"], False
         lines, well = [], True
-        for name in (*CONTROL_PLANE, *(NODE if wish.node else ())):
+        for name in parts(wish):
             pid = self.processes.pid(name)
             state = "dead" if pid is None else "running" if is_well(self.home, name) else "unhealthy"
             well &= state == "running"
@@ -124,6 +127,10 @@ class LocalProvider:
         prerequisites.packages({name: name for name in ("buildah", "skopeo")})
         with self._lock("images"):
             return [load_image(self.home, reference) for reference in references]
+
+
+def parts(wish: Wish) -> tuple[str, ...]:
+    return (*CONTROL_PLANE, *NODE) if wish.node else CONTROL_PLANE
 
 
 def build(node: bool) -> None:

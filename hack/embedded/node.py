@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -116,12 +117,13 @@ def start_node(home: Home, wish: Wish, processes: Processes, binaries: Path) -> 
     processes.ensure(containerd.process(home, plugin_directory()))
     processes.wait("containerd", runtime.answers)
     runtime.ensure_pause_image(installed(PAUSE) / "pause")
-    processes.ensure(kubelet(home, binaries))
+    now = datetime.now(UTC).replace(microsecond=0)
+    # A kubelet that has just started may take back what the last one left, so only its own word counts.
+    since = now if processes.ensure(kubelet(home, binaries)) else None
     processes.ensure(kube_proxy(home, binaries))
     api = Api(home)
-    processes.wait("kubelet", lambda: api.ready(NODE_PATH), what="registered as a node")
+    processes.wait("kubelet", lambda: node_is_ready(api, since), what="Ready as a node")
     advertise_gpus(api, wish)
-    processes.wait("kubelet", lambda: node_is_ready(api), what="Ready as a node")
 
 
 def advertise_gpus(api: Api, wish: Wish) -> None:
@@ -140,16 +142,20 @@ def gpus_of(node: dict[str, Any]) -> int:
     return found[0] if found[0] == found[1] else -1
 
 
-def node_is_ready(api: Api) -> bool:
+def node_is_ready(api: Api, since: datetime | None) -> bool:
     try:
-        return is_ready(api.get(NODE_PATH))
+        return is_ready(api.get(NODE_PATH), since)
     except (OSError, ApiError):
         return False
 
 
-def is_ready(node: dict[str, Any]) -> bool:
+def is_ready(node: dict[str, Any], since: datetime | None = None) -> bool:
+    """Whether the kubelet calls the node Ready, and has said so since then."""
     conditions = node.get("status", {}).get("conditions", ())
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+    ready = next((condition for condition in conditions if condition["type"] == "Ready"), None)
+    if ready is None or ready["status"] != "True":
+        return False
+    return since is None or datetime.fromisoformat(ready["lastHeartbeatTime"]) >= since
 
 
 def end_pods(home: Home, processes: Processes) -> None:

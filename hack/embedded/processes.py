@@ -65,7 +65,8 @@ class Processes:
         """Start it, or restart it if it runs as something else; False when nothing was to do."""
         if self.as_wished(process):
             return False
-        self.stop(process.name)
+        # An API server with open watches would take its whole minute; nothing here is worth waiting for that.
+        self.stop(process.name, grace=3)
         self._start(process)
         return True
 
