@@ -45,16 +45,30 @@ class AdapterSpec(ApiModel):
     rank: Annotated[int, Field(ge=1, le=256, description="rank of the LoRA.")]
     alpha: Annotated[float, Field(gt=0, le=4096, description="alpha of the LoRA.")]
     uri: Annotated[VolumeUri, Field(description="uri of the folder: a PEFT directory.")]
-    digest: Annotated[Sha256, Field(description="digest is the SHA-256 over the sorted lines 'sha256  path' of its files.")]
-    files: Annotated[list[AdapterFile], Field(min_length=1, max_length=64, description="files of the adapter.", json_schema_extra=mapped_list("path"))]
-    trained_by: Annotated[TrainedBy | None, Field(default=None, description="trainedBy is the run that made it; unset for an imported one.")]
+    digest: Annotated[
+        Sha256, Field(description="digest is the SHA-256 over the sorted lines 'sha256  path' of its files.")
+    ]
+    files: Annotated[
+        list[AdapterFile],
+        Field(min_length=1, max_length=64, description="files of the adapter.", json_schema_extra=mapped_list("path")),
+    ]
+    trained_by: Annotated[
+        TrainedBy | None,
+        Field(default=None, description="trainedBy is the run that made it; unset for an imported one."),
+    ]
 
 
 class AdapterStatus(ApiModel):
     """Verification comes with receipts; until then an adapter has no conditions of its own."""
 
-    observed_generation: Annotated[int | None, Field(default=None, description="observedGeneration is the generation that was looked at; -1 until then.")]
-    conditions: Annotated[list[Condition], Field(max_length=16, description="conditions of the adapter.", json_schema_extra=mapped_list("type"))] = Field(default_factory=list)
+    observed_generation: Annotated[
+        int | None,
+        Field(default=None, description="observedGeneration is the generation that was looked at; -1 until then."),
+    ]
+    conditions: Annotated[
+        list[Condition],
+        Field(max_length=16, description="conditions of the adapter.", json_schema_extra=mapped_list("type")),
+    ] = Field(default_factory=list)
 
 
 class Adapter(ApiModel):

@@ -14,7 +14,9 @@ class BaseModelSpec(ApiModel):
 
     source: Annotated[
         VolumeUri,
-        Field(description="source is where the weights and tokenizer lie: pvc://CLAIM/PATH, a claim of the run's namespace."),
+        Field(
+            description="source is where the weights and tokenizer lie: pvc://CLAIM/PATH, a claim of the run's namespace."
+        ),
     ]
     revision: Annotated[
         str,
@@ -30,7 +32,12 @@ class BaseModelSpec(ApiModel):
     ]
     active_parameters_b: Annotated[
         float | None,
-        Field(default=None, gt=0, le=10000, description="activeParametersB is the number used per token, in billions, of a mixture of experts."),
+        Field(
+            default=None,
+            gt=0,
+            le=10000,
+            description="activeParametersB is the number used per token, in billions, of a mixture of experts.",
+        ),
     ]
     moe: Annotated[bool, Field(description="moe is true for a mixture of experts.")] = False
     attention: Annotated[
@@ -42,14 +49,22 @@ class BaseModelSpec(ApiModel):
     ]
     dtype: Annotated[
         Literal["bf16", "fp32"],
-        Field(description="dtype is the precision the frozen base computes in; the adapter itself is always trained in fp32."),
+        Field(
+            description="dtype is the precision the frozen base computes in; the adapter itself is always trained in fp32."
+        ),
     ] = "bf16"
     gpus: Annotated[
-        int, Field(ge=1, le=8, description="gpus is how many GPUs one rollout server of this base needs (tensor parallel).")
+        int,
+        Field(ge=1, le=8, description="gpus is how many GPUs one rollout server of this base needs (tensor parallel)."),
     ] = 1
     offers: Annotated[
         list[Literal["lora_trl", "halo_rlvr", "halo_rft", "grpo"]],
-        Field(min_length=1, max_length=4, description="offers lists what the base can train.", json_schema_extra={"x-kubernetes-list-type": "set"}),
+        Field(
+            min_length=1,
+            max_length=4,
+            description="offers lists what the base can train.",
+            json_schema_extra={"x-kubernetes-list-type": "set"},
+        ),
     ]
     default_trainer: Annotated[
         Literal["Halo", "TRL"], Field(description="defaultTrainer trains a job that names no spec.lora.trainer.")
@@ -60,7 +75,9 @@ class BaseModelSpec(ApiModel):
 class Toleration(ApiModel):
     """A taint that the pods of the class tolerate (core/v1 Toleration)."""
 
-    key: Annotated[ShortText | None, Field(default=None, description="key is the taint's key; unset tolerates every key.")]
+    key: Annotated[
+        ShortText | None, Field(default=None, description="key is the taint's key; unset tolerates every key.")
+    ]
     operator: Annotated[Literal["Exists", "Equal"], Field(description="operator is Exists or Equal.")] = "Equal"
     value: Annotated[ShortText | None, Field(default=None, description="value is the taint's value.")]
     effect: Annotated[
@@ -72,9 +89,16 @@ class Toleration(ApiModel):
 class Resources(ApiModel):
     """What a pod asks of its node beside GPUs, as Kubernetes quantities."""
 
-    cpu: Annotated[str, Field(max_length=16, pattern=r"^[0-9.]+m?$", description="cpu is the CPU request, such as 4 or 500m.")] = "4"
+    cpu: Annotated[
+        str, Field(max_length=16, pattern=r"^[0-9.]+m?$", description="cpu is the CPU request, such as 4 or 500m.")
+    ] = "4"
     memory: Annotated[
-        str, Field(max_length=16, pattern=r"^[0-9.]+(Ki|Mi|Gi|Ti)?$", description="memory is the memory request and limit, such as 64Gi.")
+        str,
+        Field(
+            max_length=16,
+            pattern=r"^[0-9.]+(Ki|Mi|Gi|Ti)?$",
+            description="memory is the memory request and limit, such as 64Gi.",
+        ),
     ] = "64Gi"
 
 
@@ -101,7 +125,6 @@ class GpuClassSpec(ApiModel):
     per_gpu: Annotated[
         Resources, Field(description="perGpu is the CPU and memory that come with each GPU of a pod.")
     ] = Field(default_factory=Resources)
-
 
 
 class BaseModel(ApiModel):

@@ -120,7 +120,8 @@ def optional(node: dict[str, Any], path: str) -> dict[str, Any]:
     arms = [arm for arm in node["anyOf"] if arm.get("type") != "null"]
     if len(arms) != 1:
         raise NotStructural(f"{path}: a union is not structural; use optional members and a CEL rule")
-    return arms[0] | {key: value for key, value in node.items() if key != "anyOf"}
+    optional_type: dict[str, Any] = arms[0]
+    return optional_type | {key: value for key, value in node.items() if key != "anyOf"}
 
 
 def exclusive_bounds(node: dict[str, Any]) -> dict[str, Any]:

@@ -25,11 +25,21 @@ class DatasetSpec(ApiModel):
         )
     )
 
-    kind: Annotated[Literal["chat"], Field(description="kind of rows: chat, one JSON object a line with a list of messages.")]
-    source: Annotated[VolumeUri, Field(description="source is the JSONL file, written pvc://CLAIM/PATH, on a claim of this namespace.")]
+    kind: Annotated[
+        Literal["chat"], Field(description="kind of rows: chat, one JSON object a line with a list of messages.")
+    ]
+    source: Annotated[
+        VolumeUri,
+        Field(description="source is the JSONL file, written pvc://CLAIM/PATH, on a claim of this namespace."),
+    ]
     base_models: Annotated[
         list[Name],
-        Field(min_length=1, max_length=8, description="baseModels are the bases whose tokenizer and chat template count the rows.", json_schema_extra={"x-kubernetes-list-type": "set"}),
+        Field(
+            min_length=1,
+            max_length=8,
+            description="baseModels are the bases whose tokenizer and chat template count the rows.",
+            json_schema_extra={"x-kubernetes-list-type": "set"},
+        ),
     ]
 
 
@@ -49,12 +59,27 @@ class Inspection(ApiModel):
 class DatasetStatus(ApiModel):
     """What inspection found; set by a pod that read the file, never by declaration."""
 
-    observed_generation: Annotated[int | None, Field(default=None, description="observedGeneration is the generation that was looked at; -1 until then.")]
-    conditions: Annotated[list[Condition], Field(max_length=16, description="conditions: Ready when every base has counted the rows; Stalled when the file can't be used.", json_schema_extra=mapped_list("type"))] = Field(default_factory=list)
+    observed_generation: Annotated[
+        int | None,
+        Field(default=None, description="observedGeneration is the generation that was looked at; -1 until then."),
+    ]
+    conditions: Annotated[
+        list[Condition],
+        Field(
+            max_length=16,
+            description="conditions: Ready when every base has counted the rows; Stalled when the file can't be used.",
+            json_schema_extra=mapped_list("type"),
+        ),
+    ] = Field(default_factory=list)
     sha256: Annotated[Sha256 | None, Field(default=None, description="sha256 of the file.")]
     rows: Annotated[int | None, Field(default=None, description="rows in the file.")]
-    inspections: Annotated[list[Inspection], Field(max_length=8, description="inspections, one a base.", json_schema_extra=mapped_list("baseModel"))] = Field(default_factory=list)
-    waiting: Annotated[Text | None, Field(default=None, description="waiting says in one line what the inspection waits for.")]
+    inspections: Annotated[
+        list[Inspection],
+        Field(max_length=8, description="inspections, one a base.", json_schema_extra=mapped_list("baseModel")),
+    ] = Field(default_factory=list)
+    waiting: Annotated[
+        Text | None, Field(default=None, description="waiting says in one line what the inspection waits for.")
+    ]
 
 
 class Dataset(ApiModel):

@@ -74,7 +74,9 @@ class Outcome(ApiModel):
     def termination_message(self, limit: int = 4096) -> str:
         """Return the JSON of at most `limit` bytes; only `message` is shortened."""
         for keep in (1024, 512, 256, 0):
-            text = self.model_copy(update={"message": self.message[:keep]}).model_dump_json(by_alias=True, exclude_none=True)
+            text = self.model_copy(update={"message": self.message[:keep]}).model_dump_json(
+                by_alias=True, exclude_none=True
+            )
             if len(text.encode()) <= limit:
                 return text
         raise ValueError(f"an outcome of {len(text)} bytes does not fit into {limit}")
@@ -103,6 +105,8 @@ class Deadline(ApiModel):
 class Answer(ApiModel):
     """The operator's answer to a push."""
 
-    acknowledged: Annotated[bool, Field(description="Every checkpoint and outcome of the report is in the run's status.")]
+    acknowledged: Annotated[
+        bool, Field(description="Every checkpoint and outcome of the report is in the run's status.")
+    ]
     deadline: Deadline | None = None
     command: Literal["continue", "stop"] = "continue"

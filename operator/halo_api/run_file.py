@@ -101,7 +101,10 @@ class Reporting(ApiModel):
 
     url: str
     interval_seconds: float = 3.0
-    final_push_seconds: Annotated[float, Field(description="How long the last push is tried; the outcome stays in the termination message anyway.")] = 30.0
+    final_push_seconds: Annotated[
+        float,
+        Field(description="How long the last push is tried; the outcome stays in the termination message anyway."),
+    ] = 30.0
 
 
 class RunFile(ApiModel):

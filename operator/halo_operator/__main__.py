@@ -1,0 +1,174 @@
+"""Wires the operator together: settings, logging, lease, watches, queue, servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import ssl
+import sys
+import time
+from datetime import UTC, datetime
+
+from aiohttp import web
+
+from halo_api import API_VERSION
+from halo_operator import metrics
+from halo_operator.cluster import Cluster, ClusterError, expected
+from halo_operator.events import Recorder
+from halo_operator.lease import Lease
+from halo_operator.queue import Key, WorkQueue
+from halo_operator.reconcile import Reconciler
+from halo_operator.reports import Reports
+from halo_operator.server import ReportServer, health_application
+from halo_operator.settings import Settings, SettingsError, load
+from halo_operator.watches import watch
+
+log = logging.getLogger("halo_operator")
+
+RELIST_SECONDS = 600.0
+# With a relist every ten minutes, no success for half an hour means that nothing works any more.
+SILENT_SECONDS = 1800.0
+KINDS = ("TrainingJob", "Dataset")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as JSON."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def configure_logging(settings: Settings) -> None:
+    """Send everything to stdout; Kopf's and aiohttp's chatter only from warnings on."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(
+        JsonFormatter()
+        if settings.log_format == "json"
+        else logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
+    )
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for chatty in ("kopf", "aiohttp.access"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+async def require_crds(cluster: Cluster) -> None:
+    """End with one sentence when the CRDs are not there: Kopf would watch nothing, silently and for ever."""
+    try:
+        found = {r["name"] for r in (await cluster.raw(f"/apis/{API_VERSION}"))["resources"]}
+    except ClusterError as error:
+        raise SystemExit(
+            f"the API {API_VERSION} is not served ({error}); install the CRDs: helm upgrade --set crds.enabled=true"
+        ) from None
+    missing = {"trainingjobs", "datasets", "adapters", "basemodels", "gpuclasses"} - found
+    if missing:
+        raise SystemExit(
+            f"CRDs missing: {', '.join(sorted(missing))}; install them: helm upgrade --set crds.enabled=true"
+        )
+
+
+async def relist(cluster: Cluster, queue: WorkQueue, namespaces: tuple[str, ...]) -> None:
+    """Add every object again from time to time: a delete in a watch gap gives no event, and pods may outlive their run."""
+    while True:
+        await asyncio.sleep(RELIST_SECONDS)
+        try:
+            for namespace in namespaces or (None,):
+                for kind in KINDS:
+                    for item in await cluster.list_all(kind, namespace):
+                        queue.add(Key(kind, item["metadata"]["namespace"], item["metadata"]["name"]))
+                for pod in await cluster.list_all("Pod", namespace, labels="halo.training/run"):
+                    kind, _, name = pod["metadata"].get("annotations", {}).get("halo.training/owner", "").partition("/")
+                    if name:
+                        queue.add(Key(kind, pod["metadata"]["namespace"], name))
+        except ClusterError as error:
+            log.warning("relist: %s", error)
+
+
+async def serve(app: web.Application, port: int, context: ssl.SSLContext | None = None) -> web.AppRunner:
+    """Serve an application on every address of the pod."""
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, None, port, ssl_context=context).start()
+    return runner
+
+
+async def run(settings: Settings) -> int:
+    """Run until asked to stop (0) or until the lease or the API server is lost (1)."""
+    cluster = await Cluster.connect()
+    await require_crds(cluster)
+    stop, ready = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+    lease = Lease(cluster, settings.namespace, settings.identity)
+    reports = Reports()
+    recorder = Recorder(cluster, settings.identity)
+    queue: WorkQueue
+    server = ReportServer(cluster, settings, reports, lambda key: queue.add(key), lambda: lease.held and ready.is_set())
+    reconciler = Reconciler(cluster, settings, reports, recorder, lambda: server.ca_bundle)
+    queue = WorkQueue(reconciler, workers=settings.workers, expected=expected)
+    metrics.observe(queue)
+    metrics.LEADER.labels("halo-operator").set_function(lambda: float(lease.held))
+
+    def problem() -> str | None:
+        silent = time.monotonic() - queue.last_success
+        return (
+            f"no reconcile has succeeded for {silent:.0f} s"
+            if ready.is_set() and len(queue) and silent > SILENT_SECONDS
+            else None
+        )
+
+    health = await serve(health_application(problem), settings.health_port)
+    reporting = await serve(server.application(), settings.report_port, await server.prepare())
+    stopping = asyncio.create_task(stop.wait())
+    acquiring = asyncio.create_task(lease.acquire())
+    await asyncio.wait({stopping, acquiring}, return_when=asyncio.FIRST_COMPLETED)
+    code = 0
+    if acquiring.done() and not stop.is_set():
+        # From here on every write but the lease's own is refused once the lease is lost.
+        cluster.fence = lambda: lease.held
+        watching = asyncio.create_task(watch(queue.add, reconciler.waiting_for, settings.watch_namespaces, ready, stop))
+        work = [
+            asyncio.create_task(lease.keep()),
+            asyncio.create_task(queue.run()),
+            asyncio.create_task(relist(cluster, queue, settings.watch_namespaces)),
+        ]
+        done, _ = await asyncio.wait({stopping, watching, *work}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {stopping}:
+            code = 1
+            log.error("ending: %s", task.exception() or "the watch or the lease ended")
+        stop.set()
+        for task in work:
+            task.cancel()
+        await asyncio.wait({watching}, timeout=10)
+        await asyncio.gather(*work, return_exceptions=True)
+        await lease.release()
+    acquiring.cancel()
+    await reporting.cleanup()
+    await health.cleanup()
+    await cluster.close()
+    return code
+
+
+def main() -> None:
+    """Start the operator."""
+    try:
+        settings = load()
+    except SettingsError as error:
+        raise SystemExit(str(error)) from None
+    configure_logging(settings)
+    raise SystemExit(asyncio.run(run(settings)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Builds the Adapter that a finished run publishes."""
+
+from __future__ import annotations
+
+from halo_api import API_VERSION
+from halo_api.adapter import AdapterBase, AdapterSpec, TrainedBy
+from halo_api.report import AdapterReport
+from halo_api.training_job import Frozen
+from halo_operator.plan.world import Meta, Object
+
+
+def adapter(meta: Meta, frozen: Frozen, made: AdapterReport) -> Object:
+    """Return the Adapter of the run's name. It has no owner: it outlives the run that made it."""
+    spec = AdapterSpec(
+        base=AdapterBase(name=frozen.base.name, revision=frozen.base.revision),
+        rank=frozen.lora.rank or 1,
+        alpha=frozen.lora.alpha or 1.0,
+        uri=made.uri,
+        digest=made.digest,
+        files=list(made.files),
+        trained_by=TrainedBy(kind=meta.kind, name=meta.name, uid=meta.uid, step=made.step),
+    )
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Adapter",
+        "metadata": {
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "labels": {"app.kubernetes.io/managed-by": "halo"},
+        },
+        "spec": spec.to_json(),
+    }

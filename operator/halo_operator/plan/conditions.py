@@ -1,0 +1,121 @@
+"""Builds the conditions of each state a run, or a data set, can be in; the STATE column is the reason of Ready."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from halo_api.conditions import Condition, ConditionType, Reason, condition_of
+
+T = ConditionType
+Fact = tuple[str, Reason, str]
+Facts = Mapping[ConditionType, Fact]
+
+RUN_TYPES = (T.ACCEPTED, T.SCHEDULED, T.RUNNING, T.PUBLISHED, T.SUSPENDED, T.COMPLETE, T.FAILED, T.READY)
+# Present only when true, as kstatus expects them.
+ABNORMAL = (T.RECONCILING, T.STALLED)
+
+
+def stamp(now: datetime) -> str:
+    """Return a time as Kubernetes writes it."""
+    return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def update(
+    old: Sequence[Condition], facts: Facts, generation: int, now: datetime, known: Sequence[ConditionType]
+) -> list[Condition]:
+    """Return the new list: facts on top of what was, every known type there, transition times kept while nothing flips."""
+    result = []
+    for type_ in (*known, *ABNORMAL):
+        before = condition_of(list(old), type_)
+        fact = facts.get(type_)
+        if fact is None:
+            if type_ in ABNORMAL:
+                continue
+            fact = (
+                (before.status, Reason(before.reason), before.message)
+                if before
+                else ("Unknown", Reason.NOT_STARTED, "")
+            )
+        status, reason, message = fact
+        since = before.last_transition_time if before and before.status == status else stamp(now)
+        result.append(
+            Condition(
+                type=type_,
+                status=status,
+                reason=reason,
+                message=message,
+                observed_generation=generation,
+                last_transition_time=since,
+            )
+        )
+    return result
+
+
+def working(state: Reason, message: str, facts: Facts | None = None) -> dict[ConditionType, Fact]:
+    """Return the facts of a run that is on its way."""
+    return {
+        T.READY: ("False", state, message),
+        T.RECONCILING: ("True", state, message),
+        T.COMPLETE: ("False", state, message),
+        T.FAILED: ("False", state, ""),
+        T.PUBLISHED: ("False", state, ""),
+        T.SUSPENDED: ("False", Reason.NOT_SUSPENDED, ""),
+        **(facts or {}),
+    }
+
+
+def waiting(reason: Reason, message: str) -> dict[ConditionType, Fact]:
+    """The run waits for something that may still appear."""
+    return working(Reason.WAITING, message, {T.ACCEPTED: ("Unknown", reason, message)})
+
+
+def ended_badly(state: Reason, reason: Reason, message: str) -> dict[ConditionType, Fact]:
+    """The run failed or was refused: Failed and Stalled together, so that every GitOps tool calls it failed."""
+    return {
+        T.READY: ("False", state, message),
+        T.FAILED: ("True", reason, message),
+        T.STALLED: ("True", reason, message),
+        T.COMPLETE: ("False", state, ""),
+        T.RUNNING: ("False", reason, ""),
+    }
+
+
+def refused(reason: Reason, message: str) -> dict[ConditionType, Fact]:
+    """The run can never be right."""
+    return {
+        **ended_badly(Reason.REFUSED, reason, message),
+        T.ACCEPTED: ("False", reason, message),
+        T.SCHEDULED: ("False", Reason.REFUSED, ""),
+        T.PUBLISHED: ("False", Reason.REFUSED, ""),
+        T.SUSPENDED: ("False", Reason.NOT_SUSPENDED, ""),
+    }
+
+
+def failed(reason: Reason, message: str) -> dict[ConditionType, Fact]:
+    """The run ended without an adapter."""
+    return {**ended_badly(Reason.FAILED, reason, message), T.PUBLISHED: ("False", Reason.FAILED, "")}
+
+
+def succeeded(message: str) -> dict[ConditionType, Fact]:
+    """The adapter is published."""
+    return {
+        T.READY: ("True", Reason.SUCCEEDED, message),
+        T.COMPLETE: ("True", Reason.SUCCEEDED, message),
+        T.FAILED: ("False", Reason.SUCCEEDED, ""),
+        T.PUBLISHED: ("True", Reason.PUBLISHED, message),
+        T.RUNNING: ("False", Reason.FINISHED, ""),
+    }
+
+
+def suspended(message: str) -> dict[ConditionType, Fact]:
+    """The run was stopped on purpose and keeps its last checkpoint."""
+    return {
+        T.READY: ("False", Reason.SUSPENDED, message),
+        T.SUSPENDED: ("True", Reason.SUSPENDED, message),
+        T.COMPLETE: ("False", Reason.SUSPENDED, ""),
+        T.FAILED: ("False", Reason.SUSPENDED, ""),
+        T.RUNNING: ("False", Reason.SUSPENDED, ""),
+        T.SCHEDULED: ("False", Reason.SUSPENDED, ""),
+        T.PUBLISHED: ("False", Reason.SUSPENDED, ""),
+    }

@@ -1,0 +1,156 @@
+"""Plans a Dataset's next move: one inspection a base model, until every one has counted the rows."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from halo_api.conditions import ConditionType, Reason
+from halo_api.dataset import DatasetStatus, Inspection
+from halo_operator.plan import conditions, pods
+from halo_operator.plan.checks import listed
+from halo_operator.plan.conditions import Facts, stamp
+from halo_operator.plan.world import DatasetWorld, Note, Object, Plan, PodRef, PodView
+
+DatasetPlan = Plan[DatasetStatus]
+T = ConditionType
+
+INSPECTION_ATTEMPTS = 3
+RECHECK_SECONDS = 60.0
+TYPES = (T.READY,)
+
+
+def plan_dataset(world: DatasetWorld, now: datetime) -> DatasetPlan:
+    """Return what to do next. A Dataset that was read to the end is only read again for a base that is new to it."""
+    mine = tuple(p for p in world.pods if p.owner_uid == world.meta.uid)
+    strays = tuple(p.ref for p in world.pods if p.owner_uid != world.meta.uid and p.deleting_since is None)
+    if world.meta.deleting:
+        return Plan(delete=strays + alive(mine))
+    status = world.status
+    create: list[Object] = []
+    delete: list[PodRef] = list(strays)
+    problems: list[tuple[Reason, str]] = []
+    waits: list[str] = []
+    for name in world.spec.base_models:
+        views = [p for p in mine if p.base_model == name]
+        if any(i.base_model == name and i.revision == revision_of(world, name) for i in status.inspections):
+            delete += alive(views)
+            continue
+        step = inspect(world, name, views, status, now)
+        status = step.status
+        create += step.create
+        delete += step.delete
+        problems += [step.problem] if step.problem else []
+        waits += [step.wait] if step.wait else []
+    return settle(world, status, create, delete, problems, waits, now)
+
+
+class Step:
+    """What one base's inspection needs next."""
+
+    def __init__(
+        self,
+        status: DatasetStatus,
+        create: tuple[Object, ...] = (),
+        delete: tuple[PodRef, ...] = (),
+        problem: tuple[Reason, str] | None = None,
+        wait: str | None = None,
+    ) -> None:
+        self.status, self.create, self.delete, self.problem, self.wait = status, create, delete, problem, wait
+
+
+def inspect(world: DatasetWorld, name: str, views: list[PodView], status: DatasetStatus, now: datetime) -> Step:
+    """Return what to do for one base that has not counted the rows yet."""
+    base = world.bases.get(name)
+    if base is None:
+        words = f"spec.baseModels: found {name!r}, which is not in the catalog (kubectl get basemodels); {listed(name, world.base_names)}"
+        return Step(status, problem=(Reason.UNKNOWN_BASE_MODEL, words), delete=alive(views))
+    if not views:
+        return Step(
+            status, create=(pods.inspect_pod(world, name, base, 1),), wait=f"reading it with the tokenizer of {name}"
+        )
+    last = max(views, key=lambda p: p.attempt)
+    if not last.ended:
+        return Step(
+            status,
+            wait=f"pod {last.ref.name}: {last.blocked}" if last.blocked else f"reading it with the tokenizer of {name}",
+        )
+    outcome = last.outcome
+    if outcome and outcome.result == "Succeeded" and outcome.inspection:
+        found = outcome.inspection
+        entry = Inspection(
+            base_model=name,
+            revision=base.revision,
+            sha256=found.sha256,
+            rows=found.rows,
+            tokens=found.tokens,
+            trained_tokens=found.trained_tokens,
+            longest_row=found.longest_row,
+            at=stamp(now),
+        )
+        others = [i for i in status.inspections if i.base_model != name]
+        if others and others[0].sha256 != found.sha256:
+            words = f"spec.source: the file changed between two inspections ({others[0].sha256} and {found.sha256}); create a new Dataset for new rows"
+            return Step(status, problem=(Reason.DATASET_CHANGED, words))
+        new = status.model_copy(update={"inspections": sorted([*others, entry], key=lambda i: i.base_model)})
+        return Step(new, delete=alive(views))
+    reason = outcome.reason if outcome else Reason.CRASHED
+    message = outcome.message if outcome else "the inspection left no outcome"
+    if (outcome is None or outcome.retriable) and last.attempt < INSPECTION_ATTEMPTS:
+        again = pods.inspect_pod(world, name, base, last.attempt + 1)
+        return Step(status, create=(again,), delete=alive(views), wait=f"reading it again: {reason}: {message}")
+    return Step(status, problem=(reason, message))
+
+
+def settle(
+    world: DatasetWorld,
+    status: DatasetStatus,
+    create: list[Object],
+    delete: list[PodRef],
+    problems: list[tuple[Reason, str]],
+    waits: list[str],
+    now: datetime,
+) -> DatasetPlan:
+    """Return the plan with the one status that says it all."""
+    facts: Facts
+    if problems:
+        reason, message = problems[0]
+        facts = {T.READY: ("False", reason, message), T.STALLED: ("True", reason, message)}
+        note = Note("Warning", reason, message)
+    elif waits:
+        facts = {T.READY: ("False", Reason.INSPECTING, waits[0]), T.RECONCILING: ("True", Reason.INSPECTING, waits[0])}
+        note = Note("Normal", Reason.INSPECTING, waits[0])
+    else:
+        first = status.inspections[0]
+        words = f"{first.rows} rows, {first.tokens} tokens, the longest row {first.longest_row}"
+        facts = {T.READY: ("True", Reason.INSPECTED, words)}
+        status = status.model_copy(update={"sha256": first.sha256, "rows": first.rows})
+        note = Note("Normal", Reason.INSPECTED, words)
+    generation = world.meta.generation
+    new = status.model_copy(
+        update={
+            "conditions": conditions.update(status.conditions, facts, generation, now, TYPES),
+            "observed_generation": generation,
+            "waiting": waits[0] if waits and not problems else None,
+        }
+    )
+    unknown = any(reason == Reason.UNKNOWN_BASE_MODEL for reason, _ in problems)
+    return Plan(
+        status=new if new != world.status else None,
+        create=tuple(create),
+        delete=tuple(delete),
+        notes=(note,) if new.conditions != world.status.conditions else (),
+        requeue_after=RECHECK_SECONDS if waits or unknown else None,
+    )
+
+
+def revision_of(world: DatasetWorld, name: str) -> str | None:
+    """Return the catalog's revision of a base; one that left the catalog keeps what was counted."""
+    base = world.bases.get(name)
+    if base is not None:
+        return base.revision
+    return next((i.revision for i in world.status.inspections if i.base_model == name), None)
+
+
+def alive(views: list[PodView] | tuple[PodView, ...]) -> tuple[PodRef, ...]:
+    """Return the pods that are not being deleted yet."""
+    return tuple(p.ref for p in views if p.deleting_since is None)

@@ -1,0 +1,58 @@
+"""Names and labels of a run's children: legal, unique and the same every time, whatever the run is called."""
+
+from __future__ import annotations
+
+import hashlib
+
+RUN_LABEL = "halo.training/run"
+KEY_LABEL = "halo.training/key"
+ROLE_LABEL = "halo.training/role"
+ATTEMPT_LABEL = "halo.training/attempt"
+RANK_LABEL = "halo.training/rank"
+OWNER_ANNOTATION = "halo.training/owner"
+BASE_ANNOTATION = "halo.training/base-model"
+METERED_FINALIZER = "halo.training/metered"
+
+LONGEST_LABEL = 63
+
+
+def tail(*parts: str) -> str:
+    """Return ten hex digits that stand for `parts`."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
+
+
+def key_label(kind: str, namespace: str, name: str) -> str:
+    """Return the label value by which all pods of an object of that name are found, of every incarnation of it."""
+    return hashlib.sha256("\0".join((kind, namespace, name)).encode()).hexdigest()[:20]
+
+
+def child(owner: str, middle: str, *identity: str) -> str:
+    """Return OWNER-MIDDLE-HASH as a DNS label of at most 63 characters; the hash keeps shortened names unique."""
+    end = f"-{middle}-{tail(owner, *identity)}"
+    stem = owner.replace(".", "-")[: LONGEST_LABEL - len(end)].rstrip("-")
+    return stem + end
+
+
+def trainer_pod(owner: str, uid: str, rank: int, attempt: int) -> str:
+    """Return the name of a trainer pod; its end, -a<attempt>-<10 hex>, is what the chart's exec policy knows it by."""
+    return child(owner, f"trainer-{rank}-a{attempt}", uid, "trainer", str(rank), str(attempt))
+
+
+def inspect_pod(owner: str, uid: str, base_model: str, attempt: int) -> str:
+    """Return the name of the pod that inspects a data set with one base's tokenizer."""
+    return child(owner, f"inspect-a{attempt}", uid, "inspect", base_model, str(attempt))
+
+
+def rendezvous_service(owner: str, uid: str) -> str:
+    """Return the name of the headless Service of a run of several nodes."""
+    return child(owner, "trainer", uid, "rendezvous")
+
+
+def host_name(rank: int, attempt: int) -> str:
+    """Return the host name of a trainer pod: it carries the attempt, so that an old one is never met by a new one."""
+    return f"a{attempt}-r{rank}"
+
+
+def run_folder(uid: str, attempt: int) -> str:
+    """Return the folder, below the artifacts claim, that one attempt may write to."""
+    return f"{uid}/a{attempt}"

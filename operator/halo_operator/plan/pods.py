@@ -1,0 +1,362 @@
+"""Builds the pods of a run and of an inspection, written as their YAML would be."""
+
+from __future__ import annotations
+
+import re
+
+from halo_api import API_VERSION
+from halo_api.catalog import BaseModelSpec
+from halo_api.report import Deadline
+from halo_api.run_file import (
+    CA_ANNOTATION,
+    DEADLINE_ANNOTATION,
+    DIGEST_VARIABLE,
+    INFO_FOLDER,
+    REPORT_AUDIENCE,
+    RUN_ANNOTATION,
+    TOKEN_PATH,
+    VOLUMES_FOLDER,
+    WORK_FOLDER,
+    BaseRef,
+    DataRef,
+    Layout,
+    Reporting,
+    ResumeFrom,
+    RunFile,
+    RunIdentity,
+    TrainPlan,
+    claim_of,
+    digest_of,
+)
+from halo_api.training_job import Frozen, Topology, TrainingJobSpec
+from halo_operator.plan import names
+from halo_operator.plan.world import DatasetWorld, Environment, Meta, Object
+
+USER_ID = 65532
+GRACE_SECONDS = 60.0
+# Above the supervisor's own grace, so that it can still write its outcome and push it.
+POD_GRACE_SECONDS = 90
+RENDEZVOUS_PORT = 29500
+TOKEN_SECONDS = 3600
+DEFAULT_TAINT_SECONDS = 60
+INSPECT_RESOURCES = {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}}
+
+
+def trainer_pods(
+    meta: Meta,
+    spec: TrainingJobSpec,
+    frozen: Frozen,
+    layout: Topology,
+    attempt: int,
+    resume: ResumeFrom | None,
+    env: Environment,
+) -> tuple[Object, ...]:
+    """Return the pods of one attempt, one a node."""
+    return tuple(
+        pod(
+            meta,
+            name=names.trainer_pod(meta.name, meta.uid, rank, attempt),
+            role="trainer",
+            attempt=attempt,
+            rank=rank,
+            run_file=train_file(meta, spec, frozen, layout, attempt, rank, resume, env),
+            env=env,
+            image=frozen.image,
+            pull_policy=frozen.image_pull_policy,
+            read=(claim_of(frozen.base.source), claim_of(frozen.dataset.source)),
+            write=(frozen.artifacts_claim,),
+            resources=trainer_resources(frozen, layout.gpus_per_node),
+            placement={
+                "nodeSelector": frozen.gpu.node_selector,
+                "tolerations": [t.to_json() for t in frozen.gpu.tolerations] + lost_node_tolerations(),
+            },
+            metered=True,
+            extra=host(meta, layout, rank, attempt),
+        )
+        for rank in range(layout.nodes)
+    )
+
+
+def train_file(
+    meta: Meta,
+    spec: TrainingJobSpec,
+    frozen: Frozen,
+    layout: Topology,
+    attempt: int,
+    rank: int,
+    resume: ResumeFrom | None,
+    env: Environment,
+) -> RunFile:
+    """Return the run file of one trainer pod."""
+    service = names.rendezvous_service(meta.name, meta.uid)
+    first = f"{names.host_name(0, attempt)}.{service}.{meta.namespace}.svc:{RENDEZVOUS_PORT}"
+    return RunFile(
+        role="train",
+        run=RunIdentity(kind="TrainingJob", namespace=meta.namespace, name=meta.name, uid=meta.uid, attempt=attempt),
+        base=BaseRef(**frozen.base.model_dump()),
+        data=DataRef(name=frozen.dataset.name, kind="chat", source=frozen.dataset.source, sha256=frozen.dataset.sha256),
+        train=TrainPlan(
+            steps=spec.steps,
+            batch=spec.batch,
+            save_steps=spec.save_steps,
+            seed=spec.seed,
+            lora=frozen.lora,
+            output=f"pvc://{frozen.artifacts_claim}/{names.run_folder(meta.uid, attempt)}",
+            resume=resume,
+        ),
+        layout=Layout(
+            nodes=layout.nodes,
+            node_rank=rank,
+            gpus_per_node=layout.gpus_per_node,
+            rendezvous=first if layout.nodes > 1 else None,
+            rendezvous_timeout_seconds=env.start_timeout_seconds,
+        ),
+        reporting=Reporting(url=env.report_url),
+        deadline=Deadline(sequence=0),
+        grace_seconds=GRACE_SECONDS,
+    )
+
+
+def inspect_pod(world: DatasetWorld, base_name: str, base: BaseModelSpec, attempt: int) -> Object:
+    """Return the pod that counts a data set's rows with one base's tokenizer; it needs no GPU."""
+    meta, spec, env = world.meta, world.spec, world.environment
+    run_file = RunFile(
+        role="inspect",
+        run=RunIdentity(kind="Dataset", namespace=meta.namespace, name=meta.name, uid=meta.uid, attempt=attempt),
+        base=BaseRef(
+            name=base_name,
+            source=base.source,
+            revision=base.revision,
+            dtype=base.dtype,
+            context_length=base.context_length,
+        ),
+        data=DataRef(name=meta.name, kind=spec.kind, source=spec.source),
+        reporting=None,
+        grace_seconds=5.0,
+    )
+    return pod(
+        meta,
+        name=names.inspect_pod(meta.name, meta.uid, base_name, attempt),
+        role="inspect",
+        attempt=attempt,
+        rank=0,
+        run_file=run_file,
+        env=env,
+        image=env.trainer_image,
+        pull_policy=env.image_pull_policy,
+        read=(claim_of(spec.source), claim_of(base.source)),
+        write=(),
+        resources=INSPECT_RESOURCES,
+        placement={},
+        metered=False,
+        extra={},
+        annotations={names.BASE_ANNOTATION: base_name},
+    )
+
+
+def rendezvous_service(meta: Meta) -> Object:
+    """Return the headless Service by which a run's trainer pods find their first one; all attempts share it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": names.rendezvous_service(meta.name, meta.uid),
+            "namespace": meta.namespace,
+            "labels": {names.RUN_LABEL: meta.uid, "app.kubernetes.io/managed-by": "halo"},
+            "ownerReferences": [owner(meta)],
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {names.RUN_LABEL: meta.uid, names.ROLE_LABEL: "trainer"},
+            "ports": [{"name": "rendezvous", "port": RENDEZVOUS_PORT}],
+        },
+    }
+
+
+def pod(
+    meta: Meta,
+    *,
+    name: str,
+    role: str,
+    attempt: int,
+    rank: int,
+    run_file: RunFile,
+    env: Environment,
+    image: str,
+    pull_policy: str,
+    read: tuple[str, ...],
+    write: tuple[str, ...],
+    resources: Object,
+    placement: Object,
+    metered: bool,
+    extra: Object,
+    annotations: dict[str, str] | None = None,
+) -> Object:
+    """Return a pod under the *restricted* Pod Security Standard whose first process is the supervisor."""
+    text = run_file.canonical()
+    claims = {claim: claim not in write for claim in (*read, *write)}
+    volumes = {claim: volume_name(index) for index, claim in enumerate(claims)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": meta.namespace,
+            "labels": {
+                names.RUN_LABEL: meta.uid,
+                names.KEY_LABEL: names.key_label(meta.kind, meta.namespace, meta.name),
+                names.ROLE_LABEL: role,
+                names.ATTEMPT_LABEL: str(attempt),
+                names.RANK_LABEL: str(rank),
+                "app.kubernetes.io/name": "halo",
+                "app.kubernetes.io/component": role,
+                "app.kubernetes.io/managed-by": "halo",
+            },
+            "annotations": {
+                names.OWNER_ANNOTATION: f"{meta.kind}/{meta.name}",
+                RUN_ANNOTATION: text,
+                CA_ANNOTATION: env.ca_bundle,
+                DEADLINE_ANNOTATION: (run_file.deadline or Deadline(sequence=0)).model_dump_json(
+                    by_alias=True, exclude_none=True
+                ),
+                **(annotations or {}),
+            },
+            "ownerReferences": [owner(meta)],
+            **({"finalizers": [names.METERED_FINALIZER]} if metered else {}),
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": POD_GRACE_SECONDS if metered else 10,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER_ID,
+                "runAsGroup": USER_ID,
+                "fsGroup": USER_ID,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            **placement,
+            **extra,
+            "containers": [
+                {
+                    "name": role,
+                    "image": image,
+                    "imagePullPolicy": pull_policy,
+                    "env": [
+                        {"name": DIGEST_VARIABLE, "value": digest_of(text)},
+                        {"name": "HOME", "value": "/tmp"},
+                        {"name": "USER", "value": "halo"},
+                    ],
+                    "resources": resources,
+                    "terminationMessagePath": "/dev/termination-log",
+                    "terminationMessagePolicy": "File",
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "readOnlyRootFilesystem": True,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                    "volumeMounts": [
+                        {"name": "info", "mountPath": INFO_FOLDER, "readOnly": True},
+                        {"name": "token", "mountPath": TOKEN_PATH.rsplit("/", 1)[0], "readOnly": True},
+                        {"name": "work", "mountPath": WORK_FOLDER},
+                        {"name": "tmp", "mountPath": "/tmp"},
+                        {"name": "shm", "mountPath": "/dev/shm"},
+                        *(
+                            {"name": volumes[claim], "mountPath": f"{VOLUMES_FOLDER}/{claim}", "readOnly": read_only}
+                            for claim, read_only in claims.items()
+                        ),
+                    ],
+                }
+            ],
+            "volumes": [
+                {
+                    "name": "info",
+                    "downwardAPI": {
+                        "items": [
+                            {"path": path, "fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}
+                            for path, key in (
+                                ("run.json", RUN_ANNOTATION),
+                                ("ca.crt", CA_ANNOTATION),
+                                ("deadline.json", DEADLINE_ANNOTATION),
+                            )
+                        ]
+                    },
+                },
+                {
+                    "name": "token",
+                    "projected": {
+                        "sources": [
+                            {
+                                "serviceAccountToken": {
+                                    "audience": REPORT_AUDIENCE,
+                                    "expirationSeconds": TOKEN_SECONDS,
+                                    "path": "token",
+                                }
+                            }
+                        ]
+                    },
+                },
+                {"name": "work", "emptyDir": {"sizeLimit": "64Mi"}},
+                {"name": "tmp", "emptyDir": {}},
+                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
+                *(
+                    {"name": volumes[claim], "persistentVolumeClaim": {"claimName": claim, "readOnly": read_only}}
+                    for claim, read_only in claims.items()
+                ),
+            ],
+        },
+    }
+
+
+def owner(meta: Meta) -> Object:
+    """Return the controller reference to the object that owns a child."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": meta.kind,
+        "name": meta.name,
+        "uid": meta.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def host(meta: Meta, layout: Topology, rank: int, attempt: int) -> Object:
+    """Return the DNS name of a trainer pod; a run on one node needs none."""
+    if layout.nodes == 1:
+        return {}
+    return {"hostname": names.host_name(rank, attempt), "subdomain": names.rendezvous_service(meta.name, meta.uid)}
+
+
+def trainer_resources(frozen: Frozen, gpus: int) -> Object:
+    """Return the requests and limits of a trainer pod; memory is limited at what it asks for."""
+    memory = times(frozen.gpu.per_gpu.memory, gpus)
+    gpu = {frozen.gpu.resource_name: str(gpus)}
+    return {
+        "requests": {"cpu": times(frozen.gpu.per_gpu.cpu, gpus), "memory": memory, **gpu},
+        "limits": {"memory": memory, **gpu},
+    }
+
+
+def times(quantity: str, count: int) -> str:
+    """Return a Kubernetes quantity multiplied by a whole number."""
+    found = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", quantity)
+    if found is None:
+        raise ValueError(f"{quantity!r} is no quantity")
+    number = float(found[1]) * count
+    return f"{number:g}{found[2]}" if not number.is_integer() else f"{int(number)}{found[2]}"
+
+
+def lost_node_tolerations() -> list[Object]:
+    """Return the tolerations that let a lost node's pods go after a minute: a run has checkpoints, it need not wait five."""
+    return [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": DEFAULT_TAINT_SECONDS}
+        for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    ]
+
+
+def volume_name(index: int) -> str:
+    """Return the name of a pod's volume for its index-th claim: a claim's own name may be too long for one."""
+    return f"claim-{index}"

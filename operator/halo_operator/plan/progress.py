@@ -1,0 +1,103 @@
+"""Folds what pods said (pushed reports, termination messages) into a run's status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from halo_api.report import CheckpointReport, Report
+from halo_api.run_file import ResumeFrom
+from halo_api.training_job import AttemptRecord, Checkpoint, Progress, TrainingJobStatus
+from halo_operator.plan.attempts import Attempt
+from halo_operator.plan.conditions import stamp
+from halo_operator.plan.pod_view import parse_time
+
+KEPT = 10
+# Progress alone is written no more often than this; what people act on is written at once.
+PROGRESS_SECONDS = 10.0
+
+
+def with_report(status: TrainingJobStatus, report: Report | None, now: datetime) -> TrainingJobStatus:
+    """Return the status with the report's progress and checkpoints; a report of another attempt changes nothing."""
+    if report is None or report.attempt != status.attempt:
+        return status
+    status = with_checkpoints(status, report.checkpoints)
+    found = report.progress
+    if found is None or _same_step(status.progress, found.step):
+        return status
+    progress = Progress(
+        step=found.step,
+        steps=found.steps,
+        percent=100 * found.step // max(found.steps, 1),
+        loss=rounded(found.loss),
+        learning_rate=rounded(found.learning_rate),
+        tokens_per_second=rounded(found.tokens_per_second),
+        remaining_seconds=found.remaining_seconds,
+        updated_at=stamp(now),
+    )
+    return status.model_copy(update={"progress": progress})
+
+
+def _same_step(progress: Progress | None, step: int) -> bool:
+    return progress is not None and progress.step == step
+
+
+def rounded(value: float | None) -> float | None:
+    """Return four significant digits: status is for people, the report keeps the rest."""
+    return None if value is None else float(f"{value:.4g}")
+
+
+def with_checkpoints(status: TrainingJobStatus, found: Iterable[CheckpointReport | None]) -> TrainingJobStatus:
+    """Return the status with these checkpoints of the current attempt; one that is known already changes nothing."""
+    attempt = status.attempt or 1
+    by_step = {checkpoint.step: checkpoint for checkpoint in status.checkpoints}
+    for new in found:
+        if new is None or (new.step in by_step and by_step[new.step].attempt >= attempt):
+            continue
+        by_step[new.step] = Checkpoint(
+            step=new.step, attempt=attempt, uri=new.uri, digest=new.digest, loss=rounded(new.loss), at=new.at
+        )
+    kept = sorted(by_step.values(), key=lambda checkpoint: checkpoint.step)[-KEPT:]
+    return status if kept == status.checkpoints else status.model_copy(update={"checkpoints": kept})
+
+
+def without_last_checkpoint(status: TrainingJobStatus) -> TrainingJobStatus:
+    """Return the status without its last checkpoint, whose bytes turned out to be damaged."""
+    return status.model_copy(update={"checkpoints": status.checkpoints[:-1]})
+
+
+def resume_from(status: TrainingJobStatus) -> ResumeFrom | None:
+    """Return the checkpoint that the next attempt goes on from."""
+    if not status.checkpoints:
+        return None
+    last = status.checkpoints[-1]
+    return ResumeFrom(step=last.step, uri=last.uri, digest=last.digest)
+
+
+def with_record(
+    status: TrainingJobStatus, attempt: Attempt, reason: str | None = None, message: str | None = None
+) -> TrainingJobStatus:
+    """Return the status with what is known of an attempt's times and, once it ended, its reason."""
+    old = next((r for r in status.attempts if r.attempt == attempt.number), None)
+    started = stamp(attempt.bound_at) if attempt.bound_at else (old.started_at if old else None)
+    finished = (stamp(attempt.finished_at) if attempt.finished_at else None) if reason else None
+    record = AttemptRecord(
+        attempt=attempt.number,
+        started_at=started,
+        finished_at=finished,
+        reason=reason,
+        message=message[:1000] if message else None,
+    )
+    others = [r for r in status.attempts if r.attempt != attempt.number]
+    records = sorted([*others, record], key=lambda r: r.attempt)[-KEPT:]
+    return status if records == status.attempts else status.model_copy(update={"attempts": records})
+
+
+def seconds_until_due(old: TrainingJobStatus, new: TrainingJobStatus, now: datetime) -> float:
+    """Return 0 when the change must be written now, else how long progress alone can still wait."""
+    quiet: dict[str, Any] = {"progress": None, "attempts": [], "observed_generation": None}
+    if old.model_copy(update=quiet) != new.model_copy(update=quiet) or old.progress is None:
+        return 0.0
+    last = parse_time(old.progress.updated_at)
+    return max(0.0, PROGRESS_SECONDS - (now - last).total_seconds()) if last else 0.0

@@ -1,0 +1,182 @@
+"""What a plan looks at (World) and what it decides (Plan), as frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar
+
+from halo_api.catalog import BaseModelSpec, GpuClassSpec
+from halo_api.dataset import DatasetSpec, DatasetStatus
+from halo_api.report import Outcome, Report
+from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
+
+Object = dict[str, Any]
+StatusT = TypeVar("StatusT")
+
+
+@dataclass(frozen=True)
+class Meta:
+    """The identity of the object that is reconciled."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    resource_version: str = ""
+    deleting: bool = False
+
+
+@dataclass(frozen=True)
+class PodRef:
+    """Exactly one pod object."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class PodView:
+    """What a plan needs to know of a pod; `ended` means that its containers cannot run any more."""
+
+    ref: PodRef
+    owner_uid: str | None
+    role: str
+    attempt: int
+    rank: int
+    phase: str
+    created_at: datetime
+    bound_at: datetime | None = None
+    finished_at: datetime | None = None
+    deleting_since: datetime | None = None
+    running: bool = False
+    ended: bool = False
+    outcome: Outcome | None = None
+    blocked: str | None = None
+    blocked_reason: Literal["Unschedulable", "ImagePullFailed", "PodRejected"] | None = None
+    metered: bool = False
+    ca: str | None = None
+    base_model: str | None = None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the installation decides, not the object."""
+
+    trainer_image: str
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"]
+    artifacts_claim: str
+    report_url: str
+    ca_bundle: str
+    operator_version: str
+    start_timeout_seconds: int
+
+
+@dataclass(frozen=True)
+class BaseEntry:
+    """A catalog entry with its name."""
+
+    name: str
+    spec: BaseModelSpec
+
+
+@dataclass(frozen=True)
+class GpuEntry:
+    """A GPU class with its name."""
+
+    name: str
+    spec: GpuClassSpec
+
+
+@dataclass(frozen=True)
+class DatasetEntry:
+    """A data set of the run's namespace."""
+
+    name: str
+    generation: int
+    spec: DatasetSpec
+    status: DatasetStatus
+
+
+@dataclass(frozen=True)
+class AdapterEntry:
+    """An adapter of the run's namespace, and which run made it."""
+
+    name: str
+    run_uid: str | None
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """What admission looks up; only read while a run is not accepted yet."""
+
+    base: BaseEntry | None = None
+    base_names: tuple[str, ...] = ()
+    gpu: GpuEntry | None = None
+    gpu_names: tuple[str, ...] = ()
+    dataset: DatasetEntry | None = None
+    adapter: AdapterEntry | None = None
+
+
+@dataclass(frozen=True)
+class RunWorld:
+    """Everything that decides what happens next to a TrainingJob."""
+
+    meta: Meta
+    spec: TrainingJobSpec
+    status: TrainingJobStatus
+    pods: tuple[PodView, ...]
+    environment: Environment
+    catalog: Catalog = Catalog()
+    report: Report | None = None
+
+
+@dataclass(frozen=True)
+class DatasetWorld:
+    """Everything that decides what happens next to a Dataset."""
+
+    meta: Meta
+    spec: DatasetSpec
+    status: DatasetStatus
+    pods: tuple[PodView, ...]
+    environment: Environment
+    bases: dict[str, BaseModelSpec] = field(default_factory=dict)
+    base_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Note:
+    """One event to record."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+    action: str = "Reconcile"
+
+
+@dataclass(frozen=True)
+class CaUpdate:
+    """A live pod whose CA bundle must be renewed before the new CA serves."""
+
+    ref: PodRef
+    bundle: str
+
+
+@dataclass(frozen=True)
+class Plan(Generic[StatusT]):
+    """What to do, in this order: make `first`, write `status`, delete, create, release, update, record.
+
+    `first` are objects that the status will speak of (an Adapter); `create` are pods whose attempt the status names before
+    they exist; `release` are pods whose times and outcome the status now keeps, so that their finalizer can go.
+    """
+
+    status: StatusT | None = None
+    first: tuple[Object, ...] = ()
+    create: tuple[Object, ...] = ()
+    delete: tuple[PodRef, ...] = ()
+    release: tuple[PodRef, ...] = ()
+    update: tuple[CaUpdate, ...] = ()
+    notes: tuple[Note, ...] = ()
+    requeue_after: float | None = None

@@ -1,0 +1,310 @@
+"""Reconciles one object: gather what the world looks like, plan, apply, one status write."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from halo_api import API_VERSION
+from halo_api.adapter import AdapterSpec
+from halo_api.catalog import BaseModelSpec, GpuClassSpec
+from halo_api.dataset import DatasetSpec, DatasetStatus
+from halo_api.run_file import CA_ANNOTATION
+from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
+from halo_operator import __version__
+from halo_operator.cluster import AlreadyExists, Cluster, ClusterError, Conflict, NotFound, Object, Rejected
+from halo_operator.events import Recorder
+from halo_operator.plan import names
+from halo_operator.plan.dataset import plan_dataset
+from halo_operator.plan.pod_view import all_of
+from halo_operator.plan.run import clear, is_terminal, plan_run
+from halo_operator.plan.world import (
+    AdapterEntry,
+    BaseEntry,
+    Catalog,
+    DatasetEntry,
+    DatasetWorld,
+    Environment,
+    GpuEntry,
+    Meta,
+    Note,
+    Plan,
+    PodRef,
+    RunWorld,
+)
+from halo_operator.queue import Key
+from halo_operator.reports import Reports
+from halo_operator.settings import Settings
+
+log = logging.getLogger(__name__)
+
+# A conflict means that somebody wrote first: look again at once, it is no failure.
+AGAIN = 0.05
+
+
+class Reconciler:
+    """Holds what reconciling needs beside the key: the cluster, the reports, who waits for whom."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: Settings,
+        reports: Reports,
+        recorder: Recorder,
+        ca_bundle: Callable[[], str],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._reports = reports
+        self._recorder = recorder
+        self._ca_bundle = ca_bundle
+        self._now = now
+        self._waiting: defaultdict[Key, set[Key]] = defaultdict(set)
+
+    def waiting_for(self, key: Key) -> set[Key]:
+        """Return, and forget, the objects that wait for this one: their next reconcile says so again if they still do."""
+        return self._waiting.pop(key, set()) | self._waiting.pop(key._replace(name="*"), set())
+
+    async def __call__(self, key: Key) -> float | None:
+        """Reconcile one object; return when to look again."""
+        try:
+            if key.kind == "TrainingJob":
+                return await self._run(key)
+            if key.kind == "Dataset":
+                return await self._dataset(key)
+        except Conflict as error:
+            log.info("%s: written by somebody else meanwhile: %s", key, error)
+            return AGAIN
+        return None
+
+    async def _run(self, key: Key) -> float | None:
+        body, pods = await self._object_and_pods(key)
+        if body is None:
+            return await self._clear_orphans(key, pods)
+        meta = meta_of(body)
+        try:
+            spec = TrainingJobSpec.model_validate(body["spec"])
+        except ValidationError as error:
+            return await self._unreadable(body, error)
+        status = TrainingJobStatus.model_validate(body.get("status", {}))
+        views = all_of(pods, self._now())
+        fresh = status.frozen is None and not meta.deleting and not is_terminal(status)
+        catalog = await self._catalog(key, spec) if fresh else Catalog()
+        if not fresh and any(p.ended for p in views):
+            catalog = Catalog(adapter=await self._adapter(key))
+        world = RunWorld(meta, spec, status, views, self._environment(), catalog, self._reports.latest(meta.uid))
+        plan = plan_run(world, self._now())
+        written = await self._apply(body, plan)
+        stored = plan.status if written and plan.status else status
+        self._reports.written(meta.uid, stored)
+        if is_terminal(stored) and not views:
+            self._reports.forget(meta.uid)
+        return plan.requeue_after
+
+    async def _dataset(self, key: Key) -> float | None:
+        body, pods = await self._object_and_pods(key)
+        if body is None:
+            return await self._clear_orphans(key, pods)
+        spec = DatasetSpec.model_validate(body["spec"])
+        status = DatasetStatus.model_validate(body.get("status", {}))
+        found = await self._cluster.list_all("BaseModel")
+        bases = {b["metadata"]["name"]: BaseModelSpec.model_validate(b["spec"]) for b in found}
+        for name in spec.base_models:
+            if name not in bases:
+                self._waiting[Key("BaseModel", "", name)].add(key)
+        world = DatasetWorld(
+            meta_of(body), spec, status, all_of(pods, self._now()), self._environment(), bases, tuple(bases)
+        )
+        plan = plan_dataset(world, self._now())
+        await self._apply(body, plan)
+        return plan.requeue_after
+
+    async def _object_and_pods(self, key: Key) -> tuple[Object | None, list[Object]]:
+        labels = f"{names.KEY_LABEL}={names.key_label(key.kind, key.namespace, key.name)}"
+        body, pods = await asyncio.gather(
+            self._cluster.get(key.kind, key.namespace, key.name),
+            self._cluster.list_all("Pod", key.namespace, labels=labels),
+        )
+        return body, pods
+
+    async def _catalog(self, key: Key, spec: TrainingJobSpec) -> Catalog:
+        wanted = [
+            Key("BaseModel", "", spec.base_model),
+            Key("GpuClass", "", spec.gpu.type),
+            Key("Adapter", key.namespace, key.name),
+        ]
+        if spec.lora:
+            wanted.append(Key("Dataset", key.namespace, spec.lora.dataset))
+        # Said before looking: a change between the look and the wish to hear of it would be lost.
+        for one in wanted:
+            self._waiting[one].add(key)
+        found = await asyncio.gather(*(self._cluster.get(one.kind, one.namespace or None, one.name) for one in wanted))
+        base, gpu, adapter = found[:3]
+        dataset = found[3] if len(found) > 3 else None
+        return Catalog(
+            base=BaseEntry(spec.base_model, BaseModelSpec.model_validate(base["spec"])) if base else None,
+            base_names=() if base else await self._names("BaseModel"),
+            gpu=GpuEntry(spec.gpu.type, GpuClassSpec.model_validate(gpu["spec"])) if gpu else None,
+            gpu_names=() if gpu else await self._names("GpuClass"),
+            dataset=dataset_entry(dataset) if dataset else None,
+            adapter=adapter_entry(adapter) if adapter else None,
+        )
+
+    async def _adapter(self, key: Key) -> AdapterEntry | None:
+        body = await self._cluster.get("Adapter", key.namespace, key.name)
+        return adapter_entry(body) if body else None
+
+    async def _names(self, kind: str) -> tuple[str, ...]:
+        return tuple(item["metadata"]["name"] for item in await self._cluster.list_all(kind))
+
+    def _environment(self) -> Environment:
+        return Environment(
+            trainer_image=self._settings.trainer_image,
+            image_pull_policy=self._settings.trainer_image_pull_policy,
+            artifacts_claim=self._settings.artifacts_claim,
+            report_url=self._settings.report_url,
+            ca_bundle=self._ca_bundle(),
+            operator_version=__version__,
+            start_timeout_seconds=self._settings.start_timeout_seconds,
+        )
+
+    async def _clear_orphans(self, key: Key, pods: list[Object]) -> float | None:
+        """Stop the pods of an object that is gone (an orphaning delete leaves them) and let go of those that ended."""
+        plan = clear(all_of(pods, self._now()))
+        await self._delete(plan)
+        await self._mark(plan)
+        for pod in pods:
+            self._reports.forget(pod["metadata"]["labels"].get(names.RUN_LABEL, ""))
+        return plan.requeue_after
+
+    async def _unreadable(self, body: Object, error: ValidationError) -> float | None:
+        # The API server's schema is stricter than ours unless the CRDs are older or newer than the operator.
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        words = f"spec.{where}: {first['msg']}; the CRDs and the operator are of different versions, upgrade the chart"
+        await self._recorder.record(body, Note("Warning", "InvalidSpec", words))
+        return None
+
+    async def _apply(self, body: Object, plan: Plan[Any]) -> bool:
+        """Carry out a plan in its order; return whether the status was written."""
+        meta = body["metadata"]
+        for child in plan.first:
+            await self._create(child)
+        if plan.status is not None:
+            await self._cluster.apply_status(
+                body["kind"],
+                meta["namespace"],
+                meta["name"],
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": body["kind"],
+                    "metadata": {
+                        "name": meta["name"],
+                        "namespace": meta["namespace"],
+                        "uid": meta["uid"],
+                        "resourceVersion": meta["resourceVersion"],
+                    },
+                    "status": plan.status.to_json(),
+                },
+            )
+        await self._delete(plan)
+        for child in plan.create:
+            await self._create(child)
+        await self._mark(plan)
+        for note in plan.notes:
+            await self._recorder.record(body, note)
+        return plan.status is not None
+
+    async def _delete(self, plan: Plan[Any]) -> None:
+        for ref in plan.delete:
+            await self._cluster.delete("Pod", ref.namespace, ref.name, ref.uid)
+
+    async def _mark(self, plan: Plan[Any]) -> None:
+        for ref in plan.release:
+            await self._release(ref)
+        for update in plan.update:
+            path = "/metadata/annotations/" + CA_ANNOTATION.replace("/", "~1")
+            await self._patch(update.ref, [{"op": "replace", "path": path, "value": update.bundle}])
+
+    async def _create(self, child: Object) -> None:
+        """POST a child; a name that is taken is fine if it is taken by ours, and a conflict otherwise."""
+        try:
+            await self._cluster.create(child)
+        except AlreadyExists:
+            there = await self._cluster.get(child["kind"], child["metadata"]["namespace"], child["metadata"]["name"])
+            if there is None or controller_of(there) != controller_of(child):
+                raise Conflict(409, f"{child['kind']} {child['metadata']['name']} exists and is not ours") from None
+        except Rejected as error:
+            if error.status == 403 and "being terminated" in str(error):
+                return
+            raise
+
+    async def _release(self, ref: PodRef) -> None:
+        """Remove our finalizer from a pod, and no other's."""
+        pod = await self._cluster.get("Pod", ref.namespace, ref.name)
+        if pod is None or pod["metadata"]["uid"] != ref.uid:
+            return
+        finalizers = pod["metadata"].get("finalizers", [])
+        if names.METERED_FINALIZER not in finalizers:
+            return
+        index = finalizers.index(names.METERED_FINALIZER)
+        path = f"/metadata/finalizers/{index}"
+        await self._patch(
+            ref, [{"op": "test", "path": path, "value": names.METERED_FINALIZER}, {"op": "remove", "path": path}]
+        )
+
+    async def _patch(self, ref: PodRef, operations: list[Object]) -> None:
+        try:
+            await self._cluster.patch(
+                "Pod", ref.namespace, ref.name, [{"op": "test", "path": "/metadata/uid", "value": ref.uid}, *operations]
+            )
+        except NotFound:
+            return
+        except ClusterError as error:
+            if error.status == 422:  # a failed test: the pod changed, and its event brings us back
+                raise Conflict(409, str(error)) from None
+            raise
+
+
+def meta_of(body: Object) -> Meta:
+    """Return the identity of an object."""
+    meta = body["metadata"]
+    return Meta(
+        kind=body["kind"],
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=meta["uid"],
+        generation=meta.get("generation", 1),
+        resource_version=meta["resourceVersion"],
+        deleting="deletionTimestamp" in meta,
+    )
+
+
+def dataset_entry(body: Object) -> DatasetEntry:
+    """Return what a run looks at in its data set."""
+    return DatasetEntry(
+        body["metadata"]["name"],
+        body["metadata"].get("generation", 1),
+        DatasetSpec.model_validate(body["spec"]),
+        DatasetStatus.model_validate(body.get("status", {})),
+    )
+
+
+def adapter_entry(body: Object) -> AdapterEntry:
+    """Return whose an adapter is."""
+    made_by = AdapterSpec.model_validate(body["spec"]).trained_by
+    return AdapterEntry(body["metadata"]["name"], made_by.uid if made_by else None)
+
+
+def controller_of(body: Object) -> str | None:
+    """Return the uid of an object's controller; an Adapter, which has none, is known by the run that made it."""
+    if body["kind"] == "Adapter":
+        return (body["spec"].get("trainedBy") or {}).get("uid")
+    return next((o["uid"] for o in body["metadata"].get("ownerReferences", ()) if o.get("controller")), None)

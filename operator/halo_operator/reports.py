@@ -1,0 +1,65 @@
+"""The latest report of each run, between its arrival and the status that takes it in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from halo_api.report import Report
+from halo_api.training_job import TrainingJobStatus
+
+
+@dataclass
+class _Entry:
+    report: Report
+    checkpoints: frozenset[int] = frozenset()
+    outcome: bool = False
+
+
+class Reports:
+    """Levels, kept in memory: what is lost with the process is pushed again, since nobody acknowledged it."""
+
+    def __init__(self) -> None:
+        self._by_run: dict[str, _Entry] = {}
+
+    def put(self, report: Report) -> bool:
+        """Take a report and return whether it says anything newer; one of an older attempt or sequence never replaces a newer."""
+        old = self._by_run.get(report.run_uid)
+        if old and (old.report.attempt, old.report.sequence) >= (report.attempt, report.sequence):
+            return False
+        if old and old.report.attempt == report.attempt:
+            self._by_run[report.run_uid] = _Entry(report, old.checkpoints, old.outcome)
+        else:
+            self._by_run[report.run_uid] = _Entry(report)
+        return True
+
+    def latest(self, run_uid: str) -> Report | None:
+        """Return the newest report of a run."""
+        entry = self._by_run.get(run_uid)
+        return entry.report if entry else None
+
+    def written(self, run_uid: str, status: TrainingJobStatus) -> None:
+        """Note what the run's stored status holds, so that it can be acknowledged."""
+        entry = self._by_run.get(run_uid)
+        if entry is None:
+            return
+        attempt = entry.report.attempt
+        entry.checkpoints = frozenset(c.step for c in status.checkpoints)
+        ready = next((c.reason for c in status.conditions if c.type == "Ready"), "")
+        ended = any(r.attempt == attempt and r.reason for r in status.attempts)
+        entry.outcome = (
+            ended or (ready == "Publishing" and status.attempt == attempt) or (status.attempt or 0) > attempt
+        )
+
+    def acknowledged(self, report: Report) -> bool:
+        """Whether the run's stored status holds every checkpoint and outcome of this report."""
+        entry = self._by_run.get(report.run_uid)
+        if entry is None or entry.report.attempt != report.attempt:
+            return False
+        steps = {c.step for c in report.checkpoints}
+        # Older checkpoints leave the status's last ten; what counts is that the newest is there.
+        saved = not steps or max(steps) in entry.checkpoints
+        return saved and (report.outcome is None or entry.outcome)
+
+    def forget(self, run_uid: str) -> None:
+        """Drop a run that is gone."""
+        self._by_run.pop(run_uid, None)

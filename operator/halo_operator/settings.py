@@ -1,0 +1,85 @@
+"""The operator's settings, read once from the environment that the chart writes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+PullPolicy = Literal["Always", "IfNotPresent", "Never"]
+
+
+class SettingsError(ValueError):
+    """An environment variable is missing or makes no sense; the message names it, what was found and what would do."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One value for the life of the process."""
+
+    namespace: str
+    identity: str
+    trainer_image: str
+    trainer_image_pull_policy: PullPolicy = "IfNotPresent"
+    artifacts_claim: str = "halo-artifacts"
+    service_name: str = "halo-operator"
+    start_timeout_seconds: int = 600
+    workers: int = 16
+    log_format: Literal["json", "text"] = "json"
+    watch_namespaces: tuple[str, ...] = ()
+    health_port: int = 8080
+    report_port: int = 8443
+
+    @property
+    def report_host(self) -> str:
+        """The name that pods push to, as the certificate carries it."""
+        return f"{self.service_name}.{self.namespace}.svc"
+
+    @property
+    def report_url(self) -> str:
+        """Where pods push their reports."""
+        return f"https://{self.report_host}/v1/reports"
+
+
+def load(environment: Mapping[str, str] = os.environ) -> Settings:
+    """Read the settings; raises SettingsError with one sentence for the first that can't be used."""
+    return Settings(
+        namespace=_required(environment, "HALO_NAMESPACE"),
+        identity=environment.get("HALO_POD_NAME") or socket.gethostname(),
+        trainer_image=_required(environment, "HALO_TRAINER_IMAGE"),
+        trainer_image_pull_policy=cast(
+            PullPolicy, _one_of(environment, "HALO_TRAINER_IMAGE_PULL_POLICY", get_args(PullPolicy), "IfNotPresent")
+        ),
+        artifacts_claim=environment.get("HALO_ARTIFACTS_CLAIM") or "halo-artifacts",
+        service_name=environment.get("HALO_SERVICE_NAME") or "halo-operator",
+        start_timeout_seconds=_positive(environment, "HALO_START_TIMEOUT_SECONDS", 600),
+        workers=_positive(environment, "HALO_WORKERS", 16),
+        log_format=cast(Literal["json", "text"], _one_of(environment, "HALO_LOG_FORMAT", ("json", "text"), "json")),
+        watch_namespaces=tuple(
+            filter(None, (n.strip() for n in environment.get("HALO_WATCH_NAMESPACES", "").split(",")))
+        ),
+        health_port=_positive(environment, "HALO_HEALTH_PORT", 8080),
+        report_port=_positive(environment, "HALO_REPORT_PORT", 8443),
+    )
+
+
+def _required(environment: Mapping[str, str], name: str) -> str:
+    if value := environment.get(name, "").strip():
+        return value
+    raise SettingsError(f"{name} is required, found nothing; the chart sets it")
+
+
+def _one_of(environment: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
+    value = environment.get(name) or default
+    if value not in choices:
+        raise SettingsError(f"{name} must be one of {', '.join(choices)}, found {value!r}")
+    return value
+
+
+def _positive(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name) or str(default)
+    if not text.isdecimal() or int(text) < 1:
+        raise SettingsError(f"{name} must be a whole number above 0, found {text!r}")
+    return int(text)

@@ -1,0 +1,78 @@
+"""Turns watch events into keys on the work queue; the only file that imports Kopf, and all that Kopf is used for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import kopf
+
+from halo_api import GROUP, VERSION
+from halo_operator.plan.names import OWNER_ANNOTATION, RUN_LABEL
+from halo_operator.queue import Key
+
+Add = Callable[[Key], None]
+Woken = Callable[[Key], Iterable[Key]]
+
+
+def registry_of(add: Add, woken: Woken) -> kopf.OperatorRegistry:
+    """Return the handlers: each takes microseconds, since Kopf drops the errors of event handlers and never retries."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    def login(**kwargs: Any) -> Any:
+        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+
+    @kopf.on.event(GROUP, VERSION, "trainingjobs", registry=registry)
+    def run_changed(namespace: str | None, name: str, **_: Any) -> None:
+        add(Key("TrainingJob", namespace or "", name))
+
+    @kopf.on.event(GROUP, VERSION, "datasets", registry=registry)
+    def dataset_changed(namespace: str | None, name: str, **_: Any) -> None:
+        key = Key("Dataset", namespace or "", name)
+        for other in (key, *woken(key)):
+            add(other)
+
+    for plural, kind in (("basemodels", "BaseModel"), ("gpuclasses", "GpuClass"), ("adapters", "Adapter")):
+
+        def catalog_changed(namespace: str | None, name: str, kind: str = kind, **_: Any) -> None:
+            for other in woken(Key(kind, namespace or "", name)):
+                add(other)
+
+        kopf.on.event(GROUP, VERSION, plural, registry=registry, id=plural)(catalog_changed)
+
+    @kopf.on.event("", "v1", "pods", labels={RUN_LABEL: kopf.PRESENT}, registry=registry)
+    def pod_changed(namespace: str | None, annotations: Any, **_: Any) -> None:
+        kind, _slash, name = annotations.get(OWNER_ANNOTATION, "").partition("/")
+        if name:
+            add(Key(kind, namespace or "", name))
+
+    return registry
+
+
+def settings_of() -> kopf.OperatorSettings:
+    """Return Kopf's settings: no events of its own, no scanning, and watches that notice when they went silent."""
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.posting.loggers = False
+    settings.scanning.disabled = True
+    # Not "v1/pods": that form parses as a resource of that name, matches nothing, and every pod of the cluster is watched.
+    settings.watching.label_selectors["", "v1", "pods"] = RUN_LABEL
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 330
+    settings.watching.connect_timeout = 10
+    return settings
+
+
+async def watch(add: Add, woken: Woken, namespaces: tuple[str, ...], ready: asyncio.Event, stop: asyncio.Event) -> None:
+    """Watch until `stop` is set; returning earlier means that the API server stayed away for too long."""
+    await kopf.operator(
+        registry=registry_of(add, woken),
+        settings=settings_of(),
+        standalone=True,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
+        ready_flag=ready,
+        stop_flag=stop,
+    )
