@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
+from contextlib import suppress
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 from .settings import BRIDGE, NODE_CIDR, NODE_IP, POD_CIDR, Home, Problem, write
@@ -50,17 +53,19 @@ def plug(home: Home) -> None:
 
 def unplug(home: Home) -> None:
     """Remove everything that `plug` and the cluster's components have put on the machine's network."""
-    for link in json.loads(_run("ip", "-j", "link", "show", "master", BRIDGE, check=False) or "[]"):
-        # A veth on our bridge leads into a pod of ours; the namespace takes both of its ends along.
-        if namespace := link.get("link_netns"):
-            _run("ip", "netns", "delete", namespace, check=False)
-        else:
-            _run("ip", "link", "delete", link["ifname"], check=False)
+    for namespace in Path("/run/netns").glob("cni-*"):
+        # An address of our range makes it a pod of ours whose end nobody saw; its interfaces go with it.
+        addresses = _run("ip", "-n", namespace.name, "-4", "-brief", "address", check=False)
+        if any(ip_address(found) in ip_network(NODE_CIDR) for found in re.findall(r"([\d.]+)/", addresses)):
+            _run("ip", "netns", "delete", namespace.name, check=False)
     _run("ip", "link", "delete", BRIDGE, check=False)
     for family in ("iptables", "ip6tables"):
         _remove_rules(family)
     for result in Path("/var/lib/cni/results").glob(f"{NETWORK}-*"):
         result.unlink(missing_ok=True)
+    for directory in ("/var/lib/cni/results", "/var/lib/cni"):
+        with suppress(OSError):
+            os.rmdir(directory)
     _restore_kernel_settings(home.root / "kernel.json")
 
 

@@ -29,8 +29,6 @@ MADE_BY_NODE = (
     "/var/log/containers",
     "/var/lib/kubelet/device-plugins",
     "/var/lib/kubelet",
-    "/var/lib/cni/results",
-    "/var/lib/cni",
     "/run/containerd/s",
     "/run/containerd",
     "/run/halo",
@@ -185,6 +183,8 @@ def clear_node(home: Home) -> None:
     for mount in [*_mounts_below(home.root), *_mounts_below(home.run)]:
         # Lazily: a mount that someone's shell stands in goes when they leave.
         subprocess.run(["umount", "-l", mount], capture_output=True)
+    for address in (home.run / "containerd").glob("io.containerd.runtime.v2.task/k8s.io/*/address"):
+        Path(address.read_text().removeprefix("unix://")).unlink(missing_ok=True)
     for path in ("kubelet", "pod-logs", "cni-addresses"):
         shutil.rmtree(home.root / path, ignore_errors=True)
     shutil.rmtree(home.run, ignore_errors=True)
