@@ -89,7 +89,7 @@ class Dataset(ApiModel):
         json_schema_extra={
             "x-halo-crd": {
                 "plural": "datasets",
-                "shortNames": ["ds"],
+                "shortNames": ["dset"],
                 "scope": "Namespaced",
                 "columns": [
                     ["Kind", "string", ".spec.kind", 0],
