@@ -1,0 +1,50 @@
+"""The adapter as a PEFT folder that PEFT and vLLM load, the same bytes for the same weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from halo_api.run_file import BaseRef
+from halo_trainer.files import write_durably
+
+WEIGHTS = "adapter_model.safetensors"
+CONFIG = "adapter_config.json"
+
+
+def adapter_tensors(model: Any) -> dict[str, Tensor]:
+    """Return the adapter's weights under PEFT's names."""
+    from peft import get_peft_model_state_dict
+
+    state = get_peft_model_state_dict(model)
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(state.items())}
+
+
+def write_adapter(model: Any, base: BaseRef, folder: Path) -> None:
+    """Write weights and configuration into an existing folder.
+
+    Not `save_pretrained`: it writes a model card with versions in it, and the folder that the base was loaded from; and a
+    set, whose order changes from process to process, as the target modules.
+    """
+    write_durably(folder / WEIGHTS, safetensors.torch.save(adapter_tensors(model), metadata={"format": "pt"}))
+    config = model.peft_config["default"].to_dict() | {
+        "base_model_name_or_path": base.name,
+        "revision": base.revision,
+        "inference_mode": True,
+    }
+    text = json.dumps(config, default=sorted, indent=2, sort_keys=True) + "\n"
+    write_durably(folder / CONFIG, text.encode())
+
+
+def load_adapter_weights(model: Any, folder: Path) -> None:
+    """Put saved weights into a model that has the same adapter."""
+    from peft import set_peft_model_state_dict
+
+    tensors = safetensors.torch.load_file(folder / WEIGHTS)
+    result: Any = set_peft_model_state_dict(model, tensors)
+    if result.unexpected_keys:
+        raise ValueError(f"{folder / WEIGHTS} has weights of another adapter: {result.unexpected_keys[:3]}")

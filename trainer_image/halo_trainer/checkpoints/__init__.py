@@ -1,0 +1,1 @@
+"""Checkpoints: everything needed to go on exactly, and the digest that proves it is whole."""

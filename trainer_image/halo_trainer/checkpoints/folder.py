@@ -1,0 +1,101 @@
+"""Checkpoint folders: `step-N/adapter` (a PEFT folder like the published one) and `step-N/trainer` (what only a resume needs).
+
+No generator state is in them: order, initialisation and dropout are functions of (seed, step, rank), see seeds.py, and the
+learning rate is one of the step. No pickle is in them either: loading one runs nobody's code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from halo_api.conditions import Reason
+from halo_api.run_file import BaseRef, ResumeFrom
+from halo_trainer.adapter import load_adapter_weights, write_adapter
+from halo_trainer.checkpoints.digest import files_digest, folder_files
+from halo_trainer.failures import RunFailure
+from halo_trainer.files import whole_folder, write_durably
+
+KEPT = 3
+OPTIMIZER = "optimizer.safetensors"
+STATE = "state.json"
+
+
+@dataclass(frozen=True)
+class TrainedState:
+    """How far a checkpoint is: `step` steps are done, so the data cursor stands before row `step * batch` of the stream."""
+
+    step: int
+    seed: int
+    rows_seen: int
+    tokens_seen: int
+    loss: float | None
+
+
+def save_checkpoint(
+    folder: Path,
+    model: Any,
+    base: BaseRef,
+    parameters: dict[str, nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    state: TrainedState,
+) -> str:
+    """Write one checkpoint, whole or not at all; return its digest."""
+    with whole_folder(folder) as partial:
+        (partial / "adapter").mkdir()
+        (partial / "trainer").mkdir()
+        write_adapter(model, base, partial / "adapter")
+        moments = safetensors.torch.save(_optimizer_tensors(parameters, optimizer))
+        write_durably(partial / "trainer" / OPTIMIZER, moments)
+        write_durably(partial / "trainer" / STATE, json.dumps(asdict(state), sort_keys=True).encode())
+        return files_digest(folder_files(partial))
+
+
+def check_checkpoint(folder: Path, resume: ResumeFrom) -> None:
+    """Refuse a checkpoint that is not the one that was reported: a resume must go on from exactly that."""
+    digest = files_digest(folder_files(folder)) if folder.is_dir() else "nothing there"
+    if digest != resume.digest:
+        raise RunFailure(
+            Reason.CHECKPOINT_CORRUPT,
+            f"checkpoint of step {resume.step} at {resume.uri}: found {digest}, it was written with {resume.digest}; "
+            "restore it from a backup, or start the run anew under another name",
+        )
+
+
+def load_checkpoint(
+    folder: Path, model: Any, parameters: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer
+) -> TrainedState:
+    """Put a checkpoint into model and optimizer; the model must be on its device."""
+    load_adapter_weights(model, folder / "adapter")
+    tensors = safetensors.torch.load_file(folder / "trainer" / OPTIMIZER)
+    for name, parameter in parameters.items():
+        prefix = f"{name}|"
+        found = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+        # torch keeps the step count on the CPU and the moments beside their parameter.
+        optimizer.state[parameter] = {
+            key: tensor if key == "step" else tensor.to(parameter.device) for key, tensor in found.items()
+        }
+    return TrainedState(**json.loads((folder / "trainer" / STATE).read_text()))
+
+
+def prune_checkpoints(folder: Path) -> None:
+    """Keep the newest few of this attempt; called once a newer one is complete."""
+    steps = {int(found[1]): path for path in folder.iterdir() if (found := re.fullmatch(r"step-(\d+)", path.name))}
+    for step in sorted(steps)[:-KEPT]:
+        shutil.rmtree(steps[step], ignore_errors=True)
+
+
+def _optimizer_tensors(parameters: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{name}|{key}": tensor.detach().cpu().contiguous()
+        for name, parameter in parameters.items()
+        for key, tensor in optimizer.state[parameter].items()
+    }

@@ -1,0 +1,115 @@
+"""The command line: `halo-trainer train | inspect | sample`. torch is imported only by the verb that needs it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from halo_api.conditions import Reason
+from halo_api.report import Outcome
+from halo_api.run_file import REPORT_PATH, RUN_FILE_PATH, VOLUMES_FOLDER, RunFile
+from halo_trainer.failures import RunFailure, failure_of
+from halo_trainer.reporting import Reporting
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; return the exit code."""
+    options = _parser().parse_args(arguments)
+    # Everything lies on volumes; a model hub must never be asked, and would not answer from a pod.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    return int(options.verb(options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="halo-trainer", description="Train, inspect and sample, from a run file.")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    for name, verb, text in (
+        ("train", _train, "train the adapter that the run file asks for"),
+        ("inspect", _inspect, "count the rows and tokens of the run file's data, and find its first bad row"),
+    ):
+        run = verbs.add_parser(name, help=text, description=text)
+        run.add_argument("--run-file", type=Path, default=Path(RUN_FILE_PATH), metavar="PATH")
+        run.add_argument(
+            "--volumes", default=VOLUMES_FOLDER, metavar="FOLDER", help="pvc://CLAIM/PATH is FOLDER/CLAIM/PATH"
+        )
+        run.add_argument("--report", type=Path, default=Path(REPORT_PATH), metavar="PATH")
+        run.set_defaults(verb=verb)
+    text = "answer prompts with a base, or with a base and an adapter, greedily"
+    sample = verbs.add_parser("sample", help=text, description=text)
+    sample.add_argument("--base", required=True, metavar="FOLDER", help="a folder or pvc://CLAIM/PATH")
+    sample.add_argument("--adapter", metavar="FOLDER", help="a PEFT folder or pvc://CLAIM/PATH")
+    prompts = sample.add_mutually_exclusive_group(required=True)
+    prompts.add_argument("--prompt", action="append", metavar="TEXT", help="a user's message; may be given again")
+    prompts.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="a prompt a line, or JSONL chat rows (*.jsonl): each row's last answer is what is expected",
+    )
+    sample.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
+    sample.add_argument("--max-new-tokens", type=int, default=64, metavar="N")
+    sample.add_argument("--batch", type=int, default=8, metavar="N", help="prompts answered together")
+    sample.add_argument("--volumes", default=VOLUMES_FOLDER, metavar="FOLDER")
+    sample.add_argument("--json", action="store_true", help="write one JSON object a line")
+    sample.set_defaults(verb=_sample)
+    return parser
+
+
+def _train(options: argparse.Namespace) -> int:
+    def work(run: RunFile, report: Reporting) -> Outcome:
+        from halo_trainer.parallel.launch import launch, needs_launch
+        from halo_trainer.parallel.ranks import Ranks
+
+        if needs_launch(run.layout):
+            return launch(run, options.run_file, options.volumes, options.report)
+        from halo_trainer.train import train
+
+        return train(run, options.volumes, report, Ranks.of_environment())
+
+    return _play(options, "train", work)
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    def work(run: RunFile, report: Reporting) -> Outcome:
+        from halo_trainer.inspection import inspect
+
+        return inspect(run, options.volumes, report)
+
+    return _play(options, "inspect", work)
+
+
+def _sample(options: argparse.Namespace) -> int:
+    from halo_trainer.sample import sample
+
+    try:
+        return sample(options)
+    except RunFailure as failure:
+        print(f"halo-trainer: {failure}", file=sys.stderr)
+        return 1
+
+
+def _play(options: argparse.Namespace, role: str, work: Callable[[RunFile, Reporting], Outcome]) -> int:
+    """Do a role's work and leave its outcome in the report, however it ends."""
+    run = RunFile.model_validate_json(options.run_file.read_bytes())
+    if run.role != role:
+        print(f"halo-trainer: {options.run_file} is for the role {run.role}, not {role}", file=sys.stderr)
+        return 1
+    report = Reporting(options.report, run)
+    try:
+        outcome = work(run, report)
+    except Exception as error:
+        failure = failure_of(error)
+        if failure.reason == Reason.CRASHED:
+            traceback.print_exc()
+        outcome = Outcome(
+            result="Failed", reason=failure.reason, message=str(failure), checkpoint=report.last_checkpoint
+        )
+    report.finish(outcome)
+    stream = sys.stdout if outcome.result == "Succeeded" else sys.stderr
+    print(f"{outcome.result} ({outcome.reason}): {outcome.message}", file=stream, flush=True)
+    return 0 if outcome.result == "Succeeded" else 1

@@ -1,0 +1,1 @@
+"""From a file of rows to the batches of a step."""

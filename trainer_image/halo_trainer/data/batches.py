@@ -1,0 +1,37 @@
+"""Which rows a step trains, and in which forward passes. Pure: the step and the seed alone decide it.
+
+The rows of a step are those of its place in an endless stream of epochs, each shuffled by (seed, epoch). So the data
+cursor is the step itself, a resumed run can't skip or repeat a row, and neither ranks nor micro-batches change what a step sees.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Sequence
+
+from halo_trainer.seeds import derived_seed
+
+
+def step_rows(rows: int, batch: int, seed: int, step: int) -> list[int]:
+    """Return the indices of the `batch` rows of step `step` (from 0)."""
+    first = step * batch
+    return [_epoch(rows, seed, place // rows)[place % rows] for place in range(first, first + batch)]
+
+
+def rank_share(indices: Sequence[int], lengths: Sequence[int], rank: int, world: int) -> list[int]:
+    """Return a rank's rows of a step, longest first; dealt out by length, so that the ranks' work is alike."""
+    by_length = sorted(range(len(indices)), key=lambda place: (-lengths[indices[place]], place))
+    return [indices[place] for place in by_length[rank::world]]
+
+
+def micro_batches(share: Sequence[int], size: int) -> list[list[int]]:
+    """Cut a rank's rows, sorted by length, into forward passes of rows of like length: the least padding."""
+    return [list(share[start : start + size]) for start in range(0, len(share), size)]
+
+
+@functools.lru_cache(maxsize=2)
+def _epoch(rows: int, seed: int, epoch: int) -> tuple[int, ...]:
+    order = list(range(rows))
+    random.Random(derived_seed(seed, "data", epoch)).shuffle(order)
+    return tuple(order)

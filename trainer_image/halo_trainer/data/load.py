@@ -1,0 +1,107 @@
+"""Reading the data of a run: checked, tokenised, of legal length."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from halo_api.conditions import Reason
+from halo_api.run_file import BaseRef, DataRef
+from halo_trainer.data.jsonl import JsonLines, file_digest
+from halo_trainer.data.rows import ChatRow, chat_row
+from halo_trainer.data.template import Template, TokenRow
+from halo_trainer.failures import RunFailure
+
+
+def base_folder(base: BaseRef, path: Path) -> Path:
+    """Return the base's folder, if there is a model in it."""
+    if not (path / "config.json").is_file():
+        found = "has no config.json" if path.is_dir() else "is not there"
+        raise RunFailure(
+            Reason.BASE_MISSING,
+            f"base {base.name}: {path} {found}; put the model's files there, or mend the BaseModel's spec.source",
+        )
+    return path
+
+
+def load_template(base: BaseRef, path: Path) -> Template:
+    """Load the base's tokenizer and chat template."""
+    tokenizer = load_tokenizer(base, path)
+    if not tokenizer.chat_template:
+        raise RunFailure(
+            Reason.TEMPLATE_MISMATCH,
+            f"the tokenizer of base {base.name} has no chat template; put a chat_template.jinja into {path}",
+        )
+    return Template(tokenizer, base.name)
+
+
+def load_tokenizer(base: BaseRef, path: Path) -> Any:
+    """Load the base's tokenizer."""
+    folder = base_folder(base, path)
+    try:
+        return _tokenizer_class(folder).from_pretrained(folder, local_files_only=True)
+    except RunFailure:
+        raise
+    except Exception as error:
+        # Whatever is wrong in the folder, the cure is the same.
+        found = f"its tokenizer can't be loaded ({str(error).splitlines()[0][:300]})"
+        raise RunFailure(
+            Reason.BASE_MISSING, f"base {base.name}: {found}; put the model's own tokenizer files into {path}"
+        ) from error
+
+
+def _tokenizer_class(folder: Path) -> Any:
+    """Return the class that AutoTokenizer would choose; where that is the plain one, without importing torch for it."""
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    plain = config.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast")
+    if plain and "auto_map" not in config and (folder / "tokenizer.json").is_file():
+        from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+        return TokenizersBackend
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer
+
+
+def chat_rows(path: Path) -> Iterator[ChatRow]:
+    """Yield the file's rows, each checked."""
+    for number, value in JsonLines(path):
+        yield chat_row(number, value)
+
+
+def training_rows(data: DataRef, path: Path, template: Template) -> list[TokenRow]:
+    """Return the rows of the very file that was inspected, in its order."""
+    if path.is_file() and data.sha256 is not None and (found := file_digest(path)) != data.sha256:
+        raise RunFailure(
+            Reason.DATASET_CHANGED,
+            f"data set {data.name}: {path} has digest {found}, it was inspected with {data.sha256}; "
+            "put the inspected file back, or create a new Dataset for the new one",
+        )
+    return [template.token_row(row) for row in chat_rows(path)]
+
+
+def fitting_rows(rows: list[TokenRow], max_length: int, overlength: str) -> list[TokenRow]:
+    """Return the rows that train, each of at most `max_length` tokens; never cut or leave out silently."""
+    longer = [len(row) for row in rows if len(row) > max_length]
+    if longer and overlength == "refuse":
+        raise RunFailure(
+            Reason.ROW_TOO_LONG,
+            f"{len(longer)} of {len(rows)} rows are longer than {max_length} tokens, the longest has {max(longer)}; "
+            "raise spec.lora.maxLength (up to the base's context), or set spec.lora.overlength to drop or truncate",
+        )
+    if overlength == "drop":
+        fitting = [row for row in rows if len(row) <= max_length]
+    else:
+        fitting = [row.truncated(max_length) for row in rows]
+    # A row whose answers were all cut off teaches nothing.
+    kept = [row for row in fitting if any(row.trained)]
+    if longer:
+        print(f"{len(longer)} rows are longer than {max_length} tokens: overlength={overlength} keeps {len(kept)} rows")
+    if not kept:
+        raise RunFailure(
+            Reason.ROW_TOO_LONG,
+            f"none of the {len(rows)} rows has an answer within {max_length} tokens; raise spec.lora.maxLength",
+        )
+    return kept

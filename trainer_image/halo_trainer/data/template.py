@@ -1,0 +1,155 @@
+"""From a chat row to token ids and the mask of what trains, by the base's own tokenizer and chat template.
+
+The mask is found by rendering, not by `{% generation %}` tags, which most templates lack: an answer's text is what
+rendering up to its turn adds to rendering the prompt before it (with the generation prompt). Both must be prefixes of
+the whole conversation's text, else the template rewrites its history and the answer would be trained behind a prompt that
+no server ever sends: that is refused.
+
+What trains is the answer and its end-of-turn token, so that the model learns to stop; whitespace that the template puts
+after that token is never sampled, and so not trained.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from dataclasses import dataclass
+from typing import Any
+
+from halo_api.conditions import Reason
+from halo_trainer.data.jsonl import bad_row
+from halo_trainer.data.rows import ChatRow
+from halo_trainer.failures import RunFailure
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """A row as the model sees it; `trained[i]` is 1 where token i is an answer's."""
+
+    ids: array[int]
+    trained: bytearray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def truncated(self, length: int) -> TokenRow:
+        """Return the row cut at the end; a cut answer has no end-of-turn token, so it teaches no early stop."""
+        return TokenRow(self.ids[:length], self.trained[:length])
+
+
+class Template:
+    """The tokenizer and chat template of one base."""
+
+    def __init__(self, tokenizer: Any, base: str) -> None:
+        self._tokenizer = tokenizer
+        self._base = base
+        self._special = set(tokenizer.all_special_ids) | {
+            index for index, token in tokenizer.added_tokens_decoder.items() if token.special
+        }
+
+    def token_row(self, row: ChatRow) -> TokenRow:
+        """Render and tokenise one row."""
+        try:
+            text, answers = self._answers(row)
+            return self._tokens(row, text, answers)
+        except UnicodeEncodeError as error:
+            raise bad_row(row.line, "has half a surrogate pair", "write the character whole") from error
+
+    def prompt_ids(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> list[int]:
+        """Return the ids that a server would sample an answer after."""
+        return self._encode(self._render(0, messages, tools, prompt=True))
+
+    def _answers(self, row: ChatRow) -> tuple[str, list[tuple[int, int]]]:
+        """Return the conversation's text and where in it each trained answer starts and ends."""
+        messages = list(row.messages)
+        whole = self._render(row.line, messages, row.tools)
+        answers = []
+        for index, trains in enumerate(row.trains):
+            if not trains:
+                continue
+            prompt = self._render(row.line, messages[:index], row.tools, prompt=True)
+            through = whole if index == len(messages) - 1 else self._render(row.line, messages[: index + 1], row.tools)
+            if not (whole.startswith(through) and through.startswith(prompt)):
+                raise self._mismatch(
+                    row.line,
+                    f"rewrites the turns before or at messages[{index}] once more follow, so its tokens can't be told",
+                    "make one row an answer, with weight 0 on the earlier assistant turns, or mend the template",
+                )
+            answer = through[len(prompt) :]
+            content = messages[index]["content"].strip()
+            if content not in answer or not answer.strip():
+                raise self._mismatch(
+                    row.line,
+                    f"leaves out the answer of messages[{index}]",
+                    "mend the template, or choose the base that it belongs to",
+                )
+            answers.append((len(prompt), len(through)))
+        return whole, answers
+
+    def _tokens(self, row: ChatRow, text: str, answers: list[tuple[int, int]]) -> TokenRow:
+        cuts = sorted({0, len(text), *(cut for answer in answers for cut in answer)})
+        ids, position = self._encode_cut(text, cuts)
+        trained = bytearray(len(ids))
+        for start, end in answers:
+            first, last = position[start], self._end_of_answer(ids, position[start], position[end])
+            trained[first:last] = b"\1" * (last - first)
+            # A template that ends no turn would teach an answer without an end.
+            if end == len(text) and ids[last - 1] not in self._special:
+                eos = self._tokenizer.eos_token_id
+                if eos is None:
+                    found = "ends the last answer with no end-of-turn token, and the tokenizer has no EOS"
+                    raise self._mismatch(row.line, found, "set eos_token in the base's tokenizer_config.json")
+                del ids[last:], trained[last:]
+                ids.append(eos)
+                trained.append(1)
+        return TokenRow(array("i", ids), trained)
+
+    def _end_of_answer(self, ids: list[int], first: int, end: int) -> int:
+        """Return the index after the end-of-turn token, where only whitespace follows it, else after the last token."""
+        for last in range(end, first, -1):
+            if ids[last - 1] in self._special:
+                return last
+            if self._tokenizer.decode([ids[last - 1]]).strip():
+                break
+        return end
+
+    def _encode_cut(self, text: str, cuts: list[int]) -> tuple[list[int], dict[int, int]]:
+        """Tokenise so that every cut falls between two tokens; return the ids and each cut's index.
+
+        A server tokenises the prompt alone and samples from there, so no token may straddle the start of an answer.
+        Usually the parts' tokens are the whole text's. Where they are not (a newline that merges with the next, a
+        tokenizer that starts each text with a space), each part gets what the text up to its end adds, and only where
+        that changes earlier tokens it is tokenised alone.
+        """
+        parts = [self._encode(text[start:end]) for start, end in itertools.pairwise(cuts)]
+        if [token for part in parts for token in part] != self._encode(text):
+            so_far: list[int] = []
+            for index, end in enumerate(cuts[1:]):
+                through = self._encode(text[:end])
+                if through[: len(so_far)] == so_far:
+                    parts[index] = through[len(so_far) :]
+                so_far += parts[index]
+        position = dict(zip(cuts, itertools.accumulate(map(len, parts), initial=0), strict=True))
+        return [token for part in parts for token in part], position
+
+    def _encode(self, text: str) -> list[int]:
+        # The template has written every special token itself.
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _render(self, line: int, messages: list[dict[str, Any]], tools: list[Any] | None, prompt: bool = False) -> str:
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=prompt, tokenize=False)
+            )
+        except UnicodeEncodeError:
+            raise
+        except Exception as error:
+            # A template is a program of the base's author: it may raise anything.
+            found = f"can't render it ({type(error).__name__}: {error})"
+            raise self._mismatch(
+                line, found, "change the row to what the template takes, or choose another base"
+            ) from error
+
+    def _mismatch(self, line: int, found: str, cure: str) -> RunFailure:
+        where = f"line {line}: " if line else ""
+        return RunFailure(Reason.TEMPLATE_MISMATCH, f"{where}the chat template of base {self._base} {found}; {cure}")

@@ -1,0 +1,77 @@
+"""Writing files and folders so that they are there whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from halo_trainer.failures import disk_full, is_disk_full
+
+FILE_MODE = 0o644
+FOLDER_MODE = 0o755
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file that others may read, and have it on the disk before returning."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fchmod(file.fileno(), FILE_MODE)
+        os.fsync(file.fileno())
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Put a small file in the place of the one a reader may be reading."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder that becomes `path` at the end, in one step; after an error nothing of it is left.
+
+    A full volume is told as what it is, and what lay at `path` and beside it stays as it was.
+    """
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        yield temporary
+        _settle(temporary)
+        _rename(temporary, path)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError) and is_disk_full(error):
+            raise disk_full(path, error) from error
+        raise
+
+
+def _settle(folder: Path) -> None:
+    """Have every folder entry on the disk; the files were synced as they were written."""
+    for inner, _, _ in os.walk(folder, topdown=False):
+        os.chmod(inner, FOLDER_MODE)
+        _sync_folder(Path(inner))
+
+
+def _rename(temporary: Path, path: Path) -> None:
+    old = path.with_name(f".{path.name}.old")
+    if path.exists():
+        # A folder can't replace one that is not empty; this happens only when the same attempt is run again by hand.
+        shutil.rmtree(old, ignore_errors=True)
+        path.rename(old)
+    temporary.rename(path)
+    _sync_folder(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

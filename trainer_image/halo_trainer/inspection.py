@@ -1,0 +1,36 @@
+"""`inspect`: counts a data set exactly as training will read it, or finds the first row that training could not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from halo_api.conditions import Reason
+from halo_api.report import InspectionReport, Outcome
+from halo_api.run_file import RunFile, volume_path
+from halo_trainer.data.jsonl import JsonLines
+from halo_trainer.data.load import base_folder, load_template
+from halo_trainer.data.rows import chat_row
+from halo_trainer.reporting import Reporting
+
+
+def inspect(run: RunFile, volumes: str, report: Reporting) -> Outcome:
+    """Read the file twice: first the shape of every row, which takes no tokenizer and so fails within a second."""
+    path = Path(volume_path(run.data.source, volumes))
+    base = base_folder(run.base, Path(volume_path(run.base.source, volumes)))
+    report.phase("Working")
+    for number, value in JsonLines(path):
+        chat_row(number, value)
+    template = load_template(run.base, base)
+    lines = JsonLines(path)
+    rows = tokens = trained = longest = 0
+    for number, value in lines:
+        row = template.token_row(chat_row(number, value))
+        rows += 1
+        tokens += len(row)
+        trained += sum(row.trained)
+        longest = max(longest, len(row))
+    counted = InspectionReport(
+        sha256=lines.digest, rows=rows, tokens=tokens, trained_tokens=trained, longest_row=longest
+    )
+    message = f"{rows} rows, {tokens} tokens of {run.base.name}, {trained} of them trained, the longest row {longest}"
+    return Outcome(result="Succeeded", reason=Reason.SUCCEEDED, message=message, inspection=counted)

@@ -1,0 +1,102 @@
+"""The base and its LoRA."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from halo_api.conditions import Reason
+from halo_api.run_file import BaseRef
+from halo_api.training_job import LINEAR_LAYERS, LoraSpec
+from halo_trainer.data.collate import MicroBatch
+from halo_trainer.data.load import base_folder
+from halo_trainer.failures import RunFailure
+from halo_trainer.seeds import derived_seed
+
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+def settle_torch() -> torch.device:
+    """Choose the device and make the CPU's arithmetic repeatable; return the device.
+
+    On the CPU the number of threads decides how sums are split, hence the last bits. It is taken from OMP_NUM_THREADS, which
+    must be the same for every attempt of a run, and is 1 unless set: on shared cores more threads spin against each other.
+    """
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.set_num_threads(int(os.environ.get(THREADS_VARIABLE, "1")))
+    torch.use_deterministic_algorithms(True)
+    return torch.device("cpu")
+
+
+def load_base(base: BaseRef, path: Path) -> Any:
+    """Load the frozen base on the CPU in its catalog's precision."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            base_folder(base, path), dtype=DTYPES[base.dtype], local_files_only=True
+        )
+    except (RunFailure, MemoryError):
+        raise
+    except Exception as error:
+        # Whatever is wrong in the folder, the cure is the same.
+        found = f"its weights can't be loaded ({str(error).splitlines()[0][:300]})"
+        raise RunFailure(
+            Reason.BASE_MISSING, f"base {base.name}: {found}; put the model's own files into {path}"
+        ) from error
+
+
+def attach_lora(model: Any, lora: LoraSpec, seed: int) -> Any:
+    """Add a LoRA of fp32 weights, initialised from the seed; on the CPU, so that every device starts from the same bytes."""
+    from peft import LoraConfig, get_peft_model
+
+    alpha = lora.alpha or 32
+    modules = list(lora.target_modules or [LINEAR_LAYERS])
+    torch.manual_seed(derived_seed(seed, "adapter"))
+    try:
+        return get_peft_model(
+            model,
+            LoraConfig(
+                r=lora.rank or 16,
+                # PEFT and vLLM declare an integer; a fraction works in both all the same.
+                lora_alpha=int(alpha) if alpha == int(alpha) else alpha,  # type: ignore[arg-type]
+                lora_dropout=lora.dropout,
+                target_modules=LINEAR_LAYERS if modules == [LINEAR_LAYERS] else modules,
+                bias="none",
+                task_type="CAUSAL_LM",
+            ),
+        )
+    except ValueError as error:
+        known = sorted({name.rpartition(".")[2] for name, part in model.named_modules() if isinstance(part, nn.Linear)})
+        raise RunFailure(
+            Reason.INVALID_SPEC,
+            f"spec.lora.targetModules {', '.join(modules)} can't get an adapter; use some of {', '.join(known)}",
+        ) from error
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the adapter's parameters by name, in the model's own order."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def answer_logits(model: Any, batch: MicroBatch) -> Tensor:
+    """Return the logits at the positions that predict a trained token.
+
+    The output head is a large part of a small base, so it is applied to no other position where the architecture lets one
+    choose (`logits_to_keep`).
+    """
+    forward = inspect.signature(model.get_base_model().forward).parameters
+    inputs = {"input_ids": batch.ids_BT, "attention_mask": batch.attention_BT, "use_cache": False}
+    if "logits_to_keep" in forward:
+        kept: Tensor = model(**inputs, logits_to_keep=batch.positions_K).logits
+        return kept
+    every: Tensor = model(**inputs).logits
+    return every[:, batch.positions_K]

@@ -1,0 +1,1 @@
+"""What is minimised: functions of tensors, nothing else."""

@@ -1,0 +1,22 @@
+"""Supervised fine-tuning: the negative log-likelihood of the answers' tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def sft_loss(logits_BTV: Tensor, targets_BT: Tensor, trained_BT: Tensor, denominator: float) -> Tensor:
+    """Return the share of these rows in the loss of an optimizer step.
+
+        L = - 1/M * sum over rows b, positions t of  m_bt * log softmax(z_bt)[y_bt]
+
+    with z the logits that predict y, the next token, m_bt = 1 where y is an answer's token, and M (`denominator`) the
+    trained tokens of the *whole* optimizer batch, over every micro-batch and rank. So the shares add up to the same loss
+    and gradient however the batch is cut; dividing by each part's own count would weigh tokens by their neighbours'
+    padding (the gradient accumulation bug of 2024: huggingface/transformers#34191). Computed in fp32.
+    """
+    log_p_BTV = torch.log_softmax(logits_BTV.float(), dim=-1)
+    nll_BT = -log_p_BTV.gather(-1, targets_BT.unsqueeze(-1)).squeeze(-1)
+    # A selection and not a product: an infinite loss at a position that does not train must not become NaN.
+    return torch.where(trained_BT, nll_BT, 0.0).sum() / denominator

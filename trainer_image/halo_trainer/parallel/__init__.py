@@ -1,0 +1,1 @@
+"""More than one process: ranks that share each step's rows and sum their gradients."""

@@ -1,0 +1,81 @@
+"""The processes of a run: who this one is, and sums over all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among the run's, as torchrun's environment variables name it."""
+
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+
+    @classmethod
+    def of_environment(cls) -> Ranks:
+        """Read RANK, WORLD_SIZE and LOCAL_RANK; without them there is one process."""
+        return cls(
+            *(int(os.environ.get(name, value)) for name, value in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)))
+        )
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes checkpoints and the adapter."""
+        return self.rank == 0
+
+    def connect(self, device: torch.device, timeout_seconds: float) -> None:
+        """Meet the other processes at MASTER_ADDR:MASTER_PORT."""
+        if self.world == 1:
+            return
+        import torch.distributed as dist
+
+        # By the device and not by is_nccl_available, which is true also where the libraries are stand-ins.
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(
+            backend, rank=self.rank, world_size=self.world, timeout=timedelta(seconds=timeout_seconds)
+        )
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Add up the gradients of all processes. Each already has the whole batch's denominator, so there is no mean."""
+        import torch
+
+        trained = list(parameters)
+        for parameter in trained:
+            if parameter.grad is None:
+                # With fewer rows than processes this one had none.
+                parameter.grad = torch.zeros_like(parameter)
+        if self.world == 1:
+            return
+        import torch.distributed as dist
+
+        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        dist.all_reduce(flat)
+        for gradient, summed in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
+            gradient.copy_(summed.view_as(gradient))
+
+    def sum_values(self, values: Tensor) -> Tensor:
+        """Add up a few numbers over all processes."""
+        if self.world > 1:
+            import torch.distributed as dist
+
+            dist.all_reduce(values)
+        return values
+
+    def disconnect(self) -> None:
+        """Leave the group in order; peers that still wait would otherwise see a crash."""
+        if self.world > 1:
+            import torch.distributed as dist
+
+            dist.barrier()
+            dist.destroy_process_group()

@@ -1,0 +1,67 @@
+"""The report file: the whole state of the role, replaced atomically; the supervisor pushes it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from halo_api.report import CheckpointReport, Outcome, ProgressReport, Report
+from halo_api.run_file import RunFile
+from halo_trainer.files import replace_file
+
+KEPT_CHECKPOINTS = 10
+PROGRESS_SECONDS = 0.5
+
+
+class Reporting:
+    """Holds the report and writes every change; only the progress of very fast steps is thinned."""
+
+    def __init__(self, path: Path, run: RunFile, writes: bool = True) -> None:
+        self._path = path
+        self._writes = writes
+        self._written_at = 0.0
+        self._report = Report(run_uid=run.run.uid, attempt=run.run.attempt)
+        self._change()
+
+    @property
+    def last_checkpoint(self) -> CheckpointReport | None:
+        """The newest finished checkpoint of this attempt."""
+        return self._report.checkpoints[-1] if self._report.checkpoints else None
+
+    def phase(self, phase: str) -> None:
+        """Say what the role is about."""
+        self._change(phase=phase)
+
+    def progress(self, progress: ProgressReport) -> None:
+        """Say how far the role is."""
+        self._report = self._report.model_copy(update={"progress": progress})
+        if time.monotonic() - self._written_at >= PROGRESS_SECONDS:
+            self._change()
+
+    def checkpoint(self, checkpoint: CheckpointReport) -> None:
+        """Add a checkpoint that is complete on disk."""
+        kept = [earlier for earlier in self._report.checkpoints if earlier.step != checkpoint.step]
+        self._change(checkpoints=(*kept, checkpoint)[-KEPT_CHECKPOINTS:])
+
+    def finish(self, outcome: Outcome) -> None:
+        """Say how the role ended."""
+        self._change(outcome=outcome, phase="Done")
+
+    def _change(self, **update: Any) -> None:
+        self._report = self._report.model_copy(update=update)
+        self._written_at = time.monotonic()
+        if not self._writes:
+            return
+        try:
+            replace_file(self._path, self._report.model_dump_json(by_alias=True, exclude_none=True))
+        except OSError as error:
+            # Nobody hears of the progress, but the training itself is not harmed.
+            print(f"the report can't be written: {error}", file=sys.stderr)
+
+
+def now() -> str:
+    """Return the time as Kubernetes writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,204 @@
+"""`train`: the loop over pure pieces: rows, batches, forward, objective, step, checkpoint, report."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from halo_api.conditions import Reason
+from halo_api.report import AdapterReport, CheckpointReport, Outcome
+from halo_api.run_file import RunFile, TrainPlan, volume_path
+from halo_trainer.adapter import write_adapter
+from halo_trainer.checkpoints.digest import files_digest, folder_files
+from halo_trainer.checkpoints.folder import (
+    TrainedState,
+    check_checkpoint,
+    load_checkpoint,
+    prune_checkpoints,
+    save_checkpoint,
+)
+from halo_trainer.data.batches import micro_batches, rank_share, step_rows
+from halo_trainer.data.collate import collate, trained_tokens
+from halo_trainer.data.load import fitting_rows, load_template, training_rows
+from halo_trainer.data.template import TokenRow
+from halo_trainer.failures import RunFailure
+from halo_trainer.files import whole_folder
+from halo_trainer.model import answer_logits, attach_lora, load_base, settle_torch, trained_parameters
+from halo_trainer.objectives.sft import sft_loss
+from halo_trainer.parallel.ranks import Ranks
+from halo_trainer.progress import Progress
+from halo_trainer.reporting import Reporting, now
+from halo_trainer.schedule import learning_rate
+from halo_trainer.seeds import derived_seed
+
+
+@dataclass
+class Run:
+    """What a run holds in memory between steps."""
+
+    file: RunFile
+    plan: TrainPlan
+    volumes: str
+    ranks: Ranks
+    report: Reporting
+    device: torch.device
+    rows: list[TokenRow]
+    model: Any
+    parameters: dict[str, nn.Parameter]
+    optimizer: torch.optim.AdamW
+    state: TrainedState
+
+    def folder(self, *parts: str) -> Path:
+        """Return a folder of this attempt; it writes nowhere else."""
+        return Path(volume_path(self.plan.output, self.volumes)).joinpath(*parts)
+
+
+def train(file: RunFile, volumes: str, report: Reporting, ranks: Ranks) -> Outcome:
+    """Train from the run file to the adapter, or to the step boundary after a SIGTERM."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    report.phase("Loading")
+    run = load(file, volumes, report, ranks)
+    report.phase("Working")
+    finished = loop(run, stop)
+    outcome = conclude(run) if finished else interrupted(run)
+    ranks.disconnect()
+    return outcome
+
+
+def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks) -> Run:
+    """Bring everything into memory, cheap checks first."""
+    plan = file.train
+    if plan is None:
+        raise RunFailure(Reason.INVALID_SPEC, "the run file has no train plan; the operator writes it")
+    device = settle_torch()
+    checkpoint = Path(volume_path(plan.resume.uri, volumes)) if plan.resume else None
+    if plan.resume and checkpoint:
+        check_checkpoint(checkpoint, plan.resume)
+    base = Path(volume_path(file.base.source, volumes))
+    template = load_template(file.base, base)
+    rows = training_rows(file.data, Path(volume_path(file.data.source, volumes)), template)
+    rows = fitting_rows(rows, plan.lora.max_length or file.base.context_length, plan.lora.overlength)
+    model = attach_lora(load_base(file.base, base), plan.lora, plan.seed).to(device)
+    model.train()
+    parameters = trained_parameters(model)
+    optimizer = torch.optim.AdamW(
+        parameters.values(), lr=0.0, betas=(0.9, 0.999), eps=1e-8, weight_decay=plan.lora.weight_decay
+    )
+    state = TrainedState(step=0, seed=plan.seed, rows_seen=0, tokens_seen=0, loss=None)
+    if checkpoint:
+        state = load_checkpoint(checkpoint, model, parameters, optimizer)
+        print(f"resuming after step {state.step} from {checkpoint}", flush=True)
+    ranks.connect(device, file.layout.rendezvous_timeout_seconds)
+    return Run(file, plan, volumes, ranks, report, device, rows, model, parameters, optimizer, state)
+
+
+def loop(run: Run, stop: threading.Event) -> bool:
+    """Train step after step; return False when it was told to stop before the last."""
+    plan, ranks = run.plan, run.ranks
+    progress = Progress(plan.steps, run.state.tokens_seen, shows=ranks.writes)
+    saved = run.state.step
+    stopping = stop.is_set()
+    try:
+        while run.state.step < plan.steps and not stopping:
+            rate, norm, tokens, stopping = train_step(run, stop)
+            assert run.state.loss is not None
+            run.report.progress(progress.finished(run.state.step, tokens, run.state.loss, rate, norm))
+            due = run.state.step % plan.save_steps == 0 or run.state.step == plan.steps
+            if due or stopping:
+                checkpoint(run)
+                saved = run.state.step
+    finally:
+        progress.close()
+    assert saved == run.state.step
+    return run.state.step == plan.steps
+
+
+def train_step(run: Run, stop: threading.Event) -> tuple[float, float, int, bool]:
+    """Do one optimizer step; return its learning rate, gradient norm, tokens, and whether any process is told to stop."""
+    plan, lora, ranks, step = run.plan, run.plan.lora, run.ranks, run.state.step
+    indices = step_rows(len(run.rows), plan.batch, plan.seed, step)
+    batch = [run.rows[index] for index in indices]
+    denominator = trained_tokens(batch)
+    share = rank_share(indices, [len(row) for row in run.rows], ranks.rank, ranks.world)
+    torch.manual_seed(derived_seed(plan.seed, "dropout", step, ranks.rank))
+    run.optimizer.zero_grad(set_to_none=True)
+    loss = torch.zeros((), dtype=torch.float64, device=run.device)
+    for part in micro_batches(share, lora.micro_batch or 1):
+        micro = collate([run.rows[index] for index in part], 0, run.device)
+        part_loss = sft_loss(answer_logits(run.model, micro), micro.targets_BK, micro.trained_BK, denominator)
+        part_loss.backward()  # type: ignore[no-untyped-call]
+        loss += part_loss.detach()
+    ranks.sum_gradients(run.parameters.values())
+    told = torch.tensor(float(stop.is_set()), dtype=torch.float64, device=run.device)
+    total, stopping = ranks.sum_values(torch.stack([loss, told])).tolist()
+    norm = float(nn.utils.clip_grad_norm_(run.parameters.values(), lora.max_grad_norm))
+    if not (math.isfinite(total) and math.isfinite(norm)):
+        raise RunFailure(
+            Reason.NON_FINITE_LOSS,
+            f"step {step + 1} has loss {total} and gradient norm {norm}; "
+            "lower spec.lora.learningRate or raise spec.lora.warmupSteps",
+        )
+    rate = learning_rate(lora.learning_rate or 2e-4, step, plan.steps, lora.warmup_steps, lora.schedule)
+    for group in run.optimizer.param_groups:
+        group["lr"] = rate
+    run.optimizer.step()
+    tokens = sum(len(row) for row in batch)
+    run.state = TrainedState(
+        step=step + 1,
+        seed=plan.seed,
+        rows_seen=(step + 1) * plan.batch,
+        tokens_seen=run.state.tokens_seen + tokens,
+        loss=total,
+    )
+    return rate, norm, tokens, stopping > 0
+
+
+def checkpoint(run: Run) -> None:
+    """Write a checkpoint after this step and report it once it is whole."""
+    if not run.ranks.writes:
+        return
+    name = f"step-{run.state.step}"
+    folder = run.folder("checkpoints", name)
+    digest = save_checkpoint(folder, run.model, run.file.base, run.parameters, run.optimizer, run.state)
+    uri = f"{run.plan.output}/checkpoints/{name}"
+    report = CheckpointReport(step=run.state.step, uri=uri, digest=digest, loss=run.state.loss, at=now())
+    run.report.checkpoint(report)
+    prune_checkpoints(folder.parent)
+
+
+def conclude(run: Run) -> Outcome:
+    """Write the adapter of the finished run."""
+    message = f"{run.plan.steps} steps, last loss {run.state.loss:.4f}"
+    if not run.ranks.writes:
+        return Outcome(result="Succeeded", reason=Reason.SUCCEEDED, message=message)
+    run.report.phase("Finishing")
+    with whole_folder(run.folder("adapter")) as partial:
+        write_adapter(run.model, run.file.base, partial)
+        files = folder_files(partial)
+    adapter = AdapterReport(
+        uri=f"{run.plan.output}/adapter", digest=files_digest(files), step=run.state.step, files=files
+    )
+    return Outcome(
+        result="Succeeded",
+        reason=Reason.SUCCEEDED,
+        message=message,
+        checkpoint=run.report.last_checkpoint,
+        adapter=adapter,
+    )
+
+
+def interrupted(run: Run) -> Outcome:
+    """Say where a stopped run can go on."""
+    kept = run.report.last_checkpoint
+    where = f"its checkpoint of step {kept.step}" if kept else "where it started"
+    message = f"told to stop after step {run.state.step} of {run.plan.steps}; it can go on from {where}"
+    return Outcome(result="Failed", reason=Reason.INTERRUPTED, message=message, checkpoint=kept)
