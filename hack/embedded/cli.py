@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 
 from .binaries import PROGRAMS, installed, tools
 from .current import CurrentProvider
@@ -46,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     command("kubeconfig", "print the path of its kubeconfig")
     load = command("load-image", "give it images that buildah or docker has built here")
     load.add_argument("images", nargs="+", metavar="REF")
+    load.add_argument("--oci", type=Path, metavar="FOLDER", help="take them from this OCI image layout instead")
     only = command("build", "build the binaries and start nothing")
     only.add_argument("programs", nargs="*", metavar="PROGRAM", help=f"{', '.join(PROGRAMS)} (default: what up needs)")
     command("bin", "print the directory of kubectl and helm, for PATH")
@@ -78,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         case "kubeconfig":
             print(provider.kubeconfig())
         case "load-image":
-            for line in provider.load_images(arguments.images):
+            for line in provider.load_images(arguments.images, arguments.oci):
                 print(line, flush=True)
         case "build":
             _build(arguments.programs)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ class CurrentProvider:
             raise Problem("KUBECONFIG lists several files: set it to one.")
         return Path(listed[0]).absolute() if listed else Path("~/.kube/config").expanduser()
 
-    def load_images(self, references: list[str]) -> list[str]:
+    def load_images(self, references: list[str], layout: Path | None) -> Iterator[str]:
         kind = self._kind_name()
         if kind is None:
             raise Problem(
@@ -89,11 +90,13 @@ class CurrentProvider:
             )
         if shutil.which("kind") is None:
             raise Problem("The context is a kind cluster and `kind` is not on PATH: put it there.")
-        return [_into_kind(kind, reference) for reference in references]
+        for reference in references:
+            yield _into_kind(
+                kind, reference, f"oci:{layout}:{full_name(reference)}" if layout else source_of(reference)
+            )
 
 
-def _into_kind(cluster: str, reference: str) -> str:
-    source = source_of(reference)
+def _into_kind(cluster: str, reference: str, source: str) -> str:
     if source.startswith("docker-daemon:"):
         _run("kind", "load", "docker-image", reference, "--name", cluster)
     else:

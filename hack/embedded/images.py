@@ -7,7 +7,6 @@ next gathering looks at.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -47,25 +46,37 @@ def source_of(reference: str) -> str:
 
 
 def load_image(home: Home, reference: str) -> str:
-    """Hand the image to containerd; what was done, in a few words."""
+    """Hand an image of buildah's or docker's storage to containerd; what was done, in a few words."""
     began = time.monotonic()
     name, source = full_name(reference), source_of(reference)
     runtime, folder = Containerd(home), Folder(home.root / "oci")
     folder.gather(source, name)
-    manifest, blobs = folder.image(name)
+    _, blobs = folder.image(name)
     have = runtime.blobs()
     if lost := [digest for digest in blobs if digest not in have and folder.is_hollow(digest)]:
         folder.drop(lost)
         folder.gather(source, name)
-    if runtime.images().get(name) == manifest["digest"] and have >= blobs.keys():
-        sent, done = 0, "is there already"
-    else:
-        sent = runtime.load(name, manifest, blobs)
-        done = f"loaded ({sent / 1e6:,.1f} MB that it lacked)"
+    done = _hand_over(runtime, folder, name)
     folder.hollow(blobs)
     folder.prune()
-    _forget_replaced(runtime)
     return f"{name} {done} in {time.monotonic() - began:.1f} s"
+
+
+def load_image_of_layout(home: Home, layout: Path, reference: str) -> str:
+    """Hand an image of somebody else's OCI layout to containerd, and leave the layout as it is."""
+    began = time.monotonic()
+    name = full_name(reference)
+    done = _hand_over(Containerd(home), Folder(layout), name)
+    return f"{name} {done} in {time.monotonic() - began:.1f} s"
+
+
+def _hand_over(runtime: Containerd, folder: Folder, name: str) -> str:
+    manifest, blobs = folder.image(name)
+    if runtime.images().get(name) == manifest["digest"] and runtime.blobs() >= blobs.keys():
+        return "is there already"
+    sent = runtime.load(name, manifest, blobs)
+    _forget_replaced(runtime)
+    return f"loaded ({sent / 1e6:,.1f} MB that it lacked)"
 
 
 class Folder:
@@ -78,7 +89,7 @@ class Folder:
 
     def gather(self, source: str, name: str) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        target = f"oci:{self.path}:{_key(name)}"
+        target = f"oci:{self.path}:{name}"
         command = ["skopeo", "copy", "--quiet", "--dest-oci-accept-uncompressed-layers", source, target]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
@@ -87,7 +98,11 @@ class Folder:
     def image(self, name: str) -> tuple[dict[str, Any], dict[str, Path | bytes]]:
         """The image's manifest entry, and the file of each of its blobs."""
         entries: list[dict[str, Any]] = self._index()["manifests"]
-        entry = next(e for e in reversed(entries) if e.get("annotations", {}).get(REF_NAME) == _key(name))
+        named = [entry for entry in entries if entry.get("annotations", {}).get(REF_NAME) == name]
+        if not named:
+            raise Problem(f"{self.path} has no image {name}: build it first, e.g. with hack/images build.")
+        # The last, because one that was replaced may still be listed.
+        entry = named[-1]
         return entry, {digest: self._blob(digest) for digest in self._reach(entry)}
 
     def is_hollow(self, digest: str) -> bool:
@@ -122,7 +137,8 @@ class Folder:
             self.drop(unneeded)
 
     def _index(self) -> dict[str, Any]:
-        index: dict[str, Any] = json.loads((self.path / "index.json").read_text())
+        file = self.path / "index.json"
+        index: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"manifests": []}
         return index
 
     def _blob(self, digest: str) -> Path:
@@ -141,10 +157,6 @@ def _forget_replaced(runtime: Containerd) -> None:
     images = runtime.images()
     named = {digest for name, digest in images.items() if not name.startswith("sha256:")}
     runtime.remove_images(name for name, digest in images.items() if digest not in named)
-
-
-def _key(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def _succeeds(*command: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from .containerd import Containerd
 from .control_plane import start_control_plane
 from .dns import start_dns
 from .health import CONTROL_PLANE, NODE, is_well
-from .images import load_image
+from .images import load_image, load_image_of_layout
 from .network import plug, unplug
 from .node import GPU_PRODUCT, NODE_PATH, clear_node, end_pods, gpus_of, is_ready, start_node
 from .pki import ensure_pki
@@ -120,13 +121,16 @@ class LocalProvider:
     def kubeconfig(self) -> Path:
         return self.home.kubeconfig
 
-    def load_images(self, references: list[str]) -> list[str]:
+    def load_images(self, references: list[str], layout: Path | None) -> Iterator[str]:
         wish = self.home.wish()
         if wish is None or not wish.node or self.processes.pid("containerd") is None:
             raise Problem(f"Cluster {self.home.name} has no node running to load images into: `hack/cluster up` first.")
-        prerequisites.packages({name: name for name in ("buildah", "skopeo")})
         with self._lock("images"):
-            return [load_image(self.home, reference) for reference in references]
+            for reference in references:
+                if layout:
+                    yield load_image_of_layout(self.home, layout, reference)
+                else:
+                    yield load_image(self.home, reference)
 
 
 def parts(wish: Wish) -> tuple[str, ...]:
