@@ -20,7 +20,7 @@ class Image:
     name: str
     dockerfile: str
     locks: tuple[str, ...]
-    code: tuple[str, ...]
+    files: tuple[str, ...]
     gigabytes: float
 
     @property
@@ -28,7 +28,7 @@ class Image:
         return f"localhost/halo-{self.name}:dev"
 
     def key(self, *more: str) -> str:
-        files = [self.dockerfile, ".dockerignore", *(f"requirements/{lock}.lock" for lock in self.locks), *self.code]
+        files = [self.dockerfile, ".dockerignore", *(f"requirements/{lock}.lock" for lock in self.locks), *self.files]
         missing = [file for file in files if not (REPO / file).exists()]
         if missing:
             raise Trouble(f"the {self.name} image is made of {' and '.join(missing)}, which this checkout lacks; update it")
@@ -36,12 +36,13 @@ class Image:
 
 
 TRAINER_CODE = ("operator/halo_api", "supervisor/halo_supervisor", "trainer_image/halo_trainer")
+ROLLOUT_FILES = (*TRAINER_CODE, "rollout_image/halo_rollout", "requirements/rollout-cuda.lock")
 IMAGES = {
     image.name: image
     for image in (
         Image("operator", "operator/Dockerfile", ("operator",), ("operator/halo_api", "operator/halo_operator"), 3),
         Image("trainer", "trainer_image/Dockerfile", ("trainer",), TRAINER_CODE, 12),
-        Image("rollout", "rollout_image/Dockerfile", ("trainer", "rollout"), (*TRAINER_CODE, "rollout_image/halo_rollout"), 8),
+        Image("rollout", "rollout_image/Dockerfile", ("trainer", "rollout"), ROLLOUT_FILES, 8),
     )
 }
 
