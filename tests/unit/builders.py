@@ -1,0 +1,186 @@
+"""Worlds for plan tests, built with defaults, so that a test names only what it is about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from halo_api.adapter import AdapterFile
+from halo_api.catalog import BaseModelSpec, GpuClassSpec
+from halo_api.conditions import Condition
+from halo_api.dataset import DatasetSpec, DatasetStatus, Inspection
+from halo_api.report import AdapterReport, CheckpointReport, Outcome
+from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
+from halo_operator.plan import names
+from halo_operator.plan.world import (
+    AdapterEntry,
+    BaseEntry,
+    Catalog,
+    DatasetEntry,
+    Environment,
+    GpuEntry,
+    Meta,
+    PodRef,
+    PodView,
+    RunWorld,
+)
+
+NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
+DIGEST = "sha256:" + "a" * 64
+ENVIRONMENT = Environment(
+    trainer_image="trainer:1",
+    image_pull_policy="IfNotPresent",
+    artifacts_claim="halo-artifacts",
+    report_url="https://halo-operator.halo-system.svc/v1/reports",
+    ca_bundle="CA",
+    operator_version="0.1.0",
+    start_timeout_seconds=600,
+)
+
+
+def seconds(n: float) -> timedelta:
+    return timedelta(seconds=n)
+
+
+def spec(**changes: Any) -> TrainingJobSpec:
+    lora = {"dataset": "chat"} | changes.pop("lora", {})
+    return TrainingJobSpec.model_validate(
+        {
+            "base": "lora_trl",
+            "baseModel": "smol",
+            "gpu": {"type": "h100", "count": 1},
+            "steps": 100,
+            "batch": 8,
+            "lora": lora,
+        }
+        | changes
+    )
+
+
+def base(**changes: Any) -> BaseModelSpec:
+    facts = {
+        "source": "pvc://models/smol",
+        "revision": "rev-0001",
+        "parametersB": 0.1,
+        "contextLength": 2048,
+        "offers": ["lora_trl"],
+    }
+    return BaseModelSpec.model_validate(facts | changes)
+
+
+def gpu(**changes: Any) -> GpuClassSpec:
+    return GpuClassSpec.model_validate({"memoryGiB": 80} | changes)
+
+
+def inspection(**changes: Any) -> Inspection:
+    facts = {
+        "baseModel": "smol", "revision": "rev-0001", "sha256": DIGEST, "rows": 10, "tokens": 900, "trainedTokens": 300,
+        "longestRow": 120, "at": "2026-11-29T11:00:00Z",
+    }  # fmt: skip
+    return Inspection.model_validate(facts | changes)
+
+
+def dataset(
+    *,
+    stalled: str | None = None,
+    inspections: tuple[Inspection, ...] = (inspection(),),
+    bases: tuple[str, ...] = ("smol",),
+) -> DatasetEntry:
+    conditions = [
+        Condition(
+            type="Stalled",
+            status="True",
+            reason="BadRow",
+            message=stalled or "",
+            observed_generation=1,
+            last_transition_time="2026-11-29T11:00:00Z",
+        )
+    ]
+    return DatasetEntry(
+        "chat",
+        1,
+        DatasetSpec.model_validate({"kind": "chat", "source": "pvc://data/chat.jsonl", "baseModels": list(bases)}),
+        DatasetStatus(inspections=list(inspections), conditions=conditions if stalled else []),
+    )
+
+
+def catalog(**changes: Any) -> Catalog:
+    facts: dict[str, Any] = {
+        "base": BaseEntry("smol", base()),
+        "base_names": ("smol", "large"),
+        "gpu": GpuEntry("h100", gpu()),
+        "gpu_names": ("h100",),
+        "dataset": dataset(),
+        "adapter": None,
+    }
+    return Catalog(**(facts | changes))
+
+
+def taken(by: str | None) -> AdapterEntry:
+    return AdapterEntry("run", by)
+
+
+def world(**changes: Any) -> RunWorld:
+    facts: dict[str, Any] = {
+        "meta": Meta(kind="TrainingJob", namespace="team", name="run", uid="uid-1", generation=1),
+        "spec": spec(),
+        "status": TrainingJobStatus(observed_generation=-1),
+        "pods": (),
+        "environment": ENVIRONMENT,
+        "catalog": catalog(),
+    }
+    return RunWorld(**(facts | changes))
+
+
+def pod(attempt: int = 1, rank: int = 0, **changes: Any) -> PodView:
+    name = names.trainer_pod("run", "uid-1", rank, attempt)
+    facts: dict[str, Any] = {
+        "ref": PodRef("team", name, f"pod-{attempt}-{rank}"),
+        "owner_uid": "uid-1",
+        "role": "trainer",
+        "attempt": attempt,
+        "rank": rank,
+        "phase": "Pending",
+        "created_at": NOW,
+        "metered": True,
+        "ca": "CA",
+    }
+    return PodView(**(facts | changes))
+
+
+def running(view: PodView, since: datetime = NOW) -> PodView:
+    return replace(view, phase="Running", running=True, bound_at=since)
+
+
+def ended(view: PodView, outcome: Outcome, at: datetime = NOW) -> PodView:
+    return replace(
+        view,
+        phase="Succeeded" if outcome.result == "Succeeded" else "Failed",
+        running=False,
+        ended=True,
+        bound_at=view.bound_at or at,
+        finished_at=at,
+        outcome=outcome,
+    )
+
+
+def checkpoint(step: int, attempt: int = 1) -> CheckpointReport:
+    uri = f"pvc://halo-artifacts/uid-1/a{attempt}/checkpoints/step-{step}"
+    return CheckpointReport(step=step, uri=uri, digest=DIGEST, at="2026-11-29T11:30:00Z")
+
+
+def success(step: int = 100, attempt: int = 1) -> Outcome:
+    made = AdapterReport(
+        uri=f"pvc://halo-artifacts/uid-1/a{attempt}/adapter",
+        digest=DIGEST,
+        step=step,
+        files=(AdapterFile(path="adapter_model.safetensors", sha256=DIGEST, size=1),),
+    )
+    return Outcome(result="Succeeded", reason="Succeeded", checkpoint=checkpoint(step, attempt), adapter=made)
+
+
+def failure(reason: str, message: str = "it broke", step: int | None = None, attempt: int = 1) -> Outcome:
+    return Outcome(
+        result="Failed", reason=reason, message=message, checkpoint=checkpoint(step, attempt) if step else None
+    )

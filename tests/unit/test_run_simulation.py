@@ -1,0 +1,156 @@
+"""Any order of what a cluster can do to a run: the invariants hold after every step, and in the end the run ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halo_api.conditions import is_true
+from halo_api.report import Outcome, Report
+from halo_api.training_job import TrainingJobStatus
+from halo_operator.plan import names
+from halo_operator.plan.run import is_terminal, plan_run
+from halo_operator.plan.world import GpuEntry, PodView, RunWorld
+from tests.unit.builders import NOW, catalog, checkpoint, ended, failure, gpu, pod, running, seconds, spec, success, world
+
+STEPS = 100
+
+
+class Simulation:
+    """A cluster of one run: it carries plans out, possibly only up to a crash of the operator."""
+
+    def __init__(self, nodes: int) -> None:
+        found = catalog(gpu=GpuEntry("h100", gpu(perNode=1)))
+        self.world: RunWorld = world(spec=spec(gpu={"type": "h100", "count": nodes}), catalog=found)
+        self.now: datetime = NOW
+        self.report: Report | None = None
+        self.ever: set[tuple[int, int]] = set()
+        self.adapters = 0
+
+    @property
+    def status(self) -> TrainingJobStatus:
+        return self.world.status
+
+    def reconcile(self, crash_after: int = 99) -> None:
+        """Plan and carry out at most `crash_after` of the plan's writes, in the operator's order."""
+        before = self.status
+        plan = plan_run(self.world, self.now)
+        writes: list = [(self._adapter, child) for child in plan.first]
+        writes += [(self._status, plan.status)] if plan.status else []
+        writes += [(self._delete, ref) for ref in plan.delete]
+        writes += [(self._create, child) for child in plan.create]
+        writes += [(self._release, ref) for ref in plan.release]
+        for write, what in writes[:crash_after]:
+            write(what)
+        self._hold(before)
+
+    def _hold(self, before: TrainingJobStatus) -> None:
+        live = [p for p in self.world.pods if not p.ended]
+        if is_terminal(before):
+            assert self.status.conditions == before.conditions, "terminal is final"
+        assert len({(p.attempt, p.rank) for p in self.world.pods}) == len(self.world.pods), "never two trainers of one attempt and rank"
+        assert (self.status.attempt or 0) >= (before.attempt or 0), "attempts only grow"
+        kept = {c.step for c in before.checkpoints[-1:]}
+        assert kept <= {c.step for c in self.status.checkpoints} or self.world.spec.backoff_limit, "a checkpoint is never lost"
+        assert all(p.attempt <= (self.status.attempt or 0) for p in live), "the status names an attempt before its pods exist"
+        if is_true(self.status.conditions, "Complete"):
+            assert self.adapters, "complete means that the adapter is there"
+
+    def _adapter(self, child: dict) -> None:
+        self.adapters += child["kind"] == "Adapter"
+
+    def _status(self, status: TrainingJobStatus) -> None:
+        self.world = replace(self.world, status=status)
+
+    def _create(self, child: dict) -> None:
+        labels = child["metadata"]["labels"]
+        attempt, rank = int(labels[names.ATTEMPT_LABEL]), int(labels[names.RANK_LABEL])
+        assert (attempt, rank) not in self.ever, "a pod of an attempt is made once"
+        self.ever.add((attempt, rank))
+        self.world = replace(self.world, pods=(*self.world.pods, pod(attempt=attempt, rank=rank, created_at=self.now)))
+
+    def _delete(self, ref) -> None:  # type: ignore[no-untyped-def]
+        self._change(ref.uid, lambda p: replace(p, deleting_since=p.deleting_since or self.now))
+        self._collect()
+
+    def _release(self, ref) -> None:  # type: ignore[no-untyped-def]
+        self._change(ref.uid, lambda p: replace(p, metered=False))
+        self._collect()
+
+    def _change(self, uid: str, change) -> None:  # type: ignore[no-untyped-def]
+        self.world = replace(self.world, pods=tuple(change(p) if p.ref.uid == uid else p for p in self.world.pods))
+
+    def _collect(self) -> None:
+        """The API server removes a deleted pod once it ended and nobody holds it."""
+        self.world = replace(self.world, pods=tuple(p for p in self.world.pods if p.metered or p.deleting_since is None or not p.ended))
+
+    def act(self, action: str, which: int, step: int) -> None:
+        """Something happens in the cluster."""
+        self.now += seconds(7)
+        live = [p for p in self.world.pods if not p.ended]
+        target = live[which % len(live)] if live else None
+        match action:
+            case "run" if target:
+                self._change(target.ref.uid, lambda p: running(p, self.now))
+            case "succeed" if target and target.running and target.attempt == self.status.attempt:
+                self._end(target, success(STEPS, target.attempt))
+            case "crash" if target:
+                self._end(target, failure("Crashed", attempt=target.attempt))
+            case "oom" if target:
+                self._end(target, failure("OutOfMemory", attempt=target.attempt))
+            case "evict" if target:
+                self._change(target.ref.uid, lambda p: replace(p, deleting_since=self.now))
+                self._end(target, failure("Interrupted", step=step, attempt=target.attempt))
+            case "report" if self.status.attempt:
+                found = Report(run_uid="uid-1", attempt=self.status.attempt, checkpoints=(checkpoint(step, self.status.attempt),))
+                self.world = replace(self.world, report=found)
+            case "suspend":
+                self.world = replace(self.world, spec=spec(gpu={"type": "h100", "count": self.world.spec.gpu.count}, suspend=True))
+            case "resume":
+                self.world = replace(self.world, spec=spec(gpu={"type": "h100", "count": self.world.spec.gpu.count}))
+        for p in [p for p in self.world.pods if p.deleting_since and not p.ended]:
+            self._end(p, failure("Interrupted", attempt=p.attempt))
+
+    def _end(self, view: PodView, outcome: Outcome) -> None:
+        self._change(view.ref.uid, lambda p: ended(p, outcome, self.now))
+        self._collect()
+
+
+ACTIONS = st.tuples(
+    st.sampled_from(["run", "run", "succeed", "crash", "oom", "evict", "report", "suspend", "resume", "nothing"]),
+    st.integers(0, 3),
+    st.integers(1, STEPS),
+    st.integers(0, 4),
+)
+
+
+@given(st.integers(1, 2), st.lists(ACTIONS, max_size=30))
+def test_whatever_happens_the_invariants_hold_and_the_run_can_be_finished(nodes: int, actions: list[tuple[str, int, int, int]]) -> None:
+    simulation = Simulation(nodes)
+    for action, which, step, crash_after in actions:
+        simulation.reconcile(crash_after)
+        simulation.act(action, which, step)
+    simulation.act("resume", 0, 1)
+    for _ in range(60):
+        simulation.reconcile()
+        for which in range(nodes):
+            simulation.act("run", which, 1)
+        simulation.act("succeed", 0, 1)
+        simulation.now += seconds(60)
+    assert is_terminal(simulation.status)
+    assert [p for p in simulation.world.pods if not p.ended or p.metered] == [], "nothing runs and nothing is held"
+
+
+@given(st.integers(1, 2), st.lists(ACTIONS, max_size=20))
+def test_planning_again_on_what_a_plan_led_to_changes_nothing(nodes: int, actions: list[tuple[str, int, int, int]]) -> None:
+    simulation = Simulation(nodes)
+    for action, which, step, _ in actions:
+        simulation.reconcile()
+        simulation.act(action, which, step)
+    for _ in range(4):
+        simulation.reconcile()
+    plan = plan_run(simulation.world, simulation.now)
+    assert (plan.status, plan.first, plan.create, plan.delete, plan.release) == (None, (), (), (), ())
