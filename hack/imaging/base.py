@@ -21,7 +21,7 @@ def image(buildah: Buildah) -> str:
     if chosen := os.environ.get("HALO_BASE_IMAGE"):
         return chosen
     for known in (PUBLIC, LOCAL):
-        if buildah.image(known):
+        if buildah.has(known):
             return known
     if answers(*buildah.command, "pull", "-q", PUBLIC):
         return PUBLIC
@@ -45,7 +45,8 @@ def _bootstrap(buildah: Buildah) -> None:
 
 def _mirror() -> str:
     """The Debian mirror that this machine's own apt uses for the release."""
-    listed = run("apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages") if shutil.which("apt-get") else ""
+    query = ("apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages")
+    listed = run(*query) if shutil.which("apt-get") else ""
     for line in listed.splitlines():
         codename, _, uri = line.partition(" ")
         if codename == RELEASE:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,12 +34,11 @@ def say(message: str) -> None:
     print(f"[{time.monotonic() - STARTED:5.1f}s] {message}", file=sys.stderr, flush=True)
 
 
-def run(*command: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None, stdin: object = None) -> str:
+def run(*command: str | Path, env: dict[str, str] | None = None) -> str:
     """Run a command, return what it printed; when it fails, show the end of its output as the reason."""
     words = [str(word) for word in command]
-    done = subprocess.run(
-        words, env={**os.environ, **(env or {})}, cwd=cwd, stdin=stdin or subprocess.DEVNULL, capture_output=True, text=True
-    )
+    environment = {**os.environ, **(env or {})}
+    done = subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-25:])
         raise Trouble(f"`{' '.join(words)[:200]}` failed with exit status {done.returncode}:\n{tail}")
@@ -48,8 +47,9 @@ def run(*command: str | Path, env: dict[str, str] | None = None, cwd: Path | Non
 
 def answers(*command: str | Path) -> bool:
     """Whether a command exists and succeeds."""
+    words = [str(word) for word in command]
     try:
-        return subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, capture_output=True, timeout=60).returncode == 0
+        return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=60).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
 
@@ -61,7 +61,7 @@ def need(**program_packages: str) -> None:
         return
     wish = " ".join(missing)
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise Trouble(f"{wish} is missing; install it, for example with `sudo apt-get install {wish}`, and run this again")
+        raise Trouble(f"{wish} is missing; `sudo apt-get install {wish}` brings it, then run this again")
     say(f"install {wish}")
     env = {"DEBIAN_FRONTEND": "noninteractive"}
     run("apt-get", "update", "-qq", env=env)
@@ -72,7 +72,9 @@ def free_space(folder: Path, gigabytes: float, purpose: str) -> None:
     """Refuse before a disk fills: a full disk breaks the cluster as well."""
     free = shutil.disk_usage(folder).free / 1e9
     if free < gigabytes:
-        raise Trouble(f"{purpose} needs about {gigabytes:g} GB in {folder}, {free:.1f} GB are free; make room and run this again")
+        raise Trouble(
+            f"{purpose} needs {gigabytes:g} GB in {folder} and {free:.1f} GB are free; make room, run this again"
+        )
 
 
 def digest(parts: Iterable[str | bytes | Path]) -> str:
@@ -108,10 +110,10 @@ def locked(name: str) -> Iterator[None]:
         yield
 
 
-def guarded(main: object) -> None:
+def guarded(main: Callable[[], int]) -> None:
     """Run a tool's main function; trouble is a sentence, not a traceback."""
     try:
-        sys.exit(main())  # type: ignore[operator]
+        sys.exit(main())
     except Trouble as trouble:
         sys.exit(f"{Path(sys.argv[0]).name}: {trouble}")
     except KeyboardInterrupt:

@@ -32,7 +32,9 @@ def revision(folder: Path) -> str:
 
 def main(weights: Path, out: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
-    model = plain_copy(AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name, dtype=torch.float32))
+    model = plain_copy(
+        AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name, dtype=torch.float32)
+    )
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     (out / "revision").write_text(revision(out) + "\n")

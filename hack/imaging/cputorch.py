@@ -47,12 +47,14 @@ def _cuda_runtime(metadata: str, scratch: Path) -> dict[str, bytes]:
     """The real CUDA runtime library: torch asks it for the number of devices."""
     toolkit = re.search(r"Requires-Dist: cuda-toolkit\[.*cudart.*\]==([\d.]+)", metadata)
     if toolkit is None:
-        raise Trouble("this torch names no cuda-toolkit; `hack/imaging/cputorch.py` must learn how it names the CUDA runtime")
+        raise Trouble(
+            "this torch names no cuda-toolkit; teach `hack/imaging/cputorch.py` how it names the CUDA runtime"
+        )
     with zipfile.ZipFile(_download(f"cuda-toolkit=={toolkit[1]}", scratch)) as archive:
         names = archive.read(next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))).decode()
     runtime = re.search(r"Requires-Dist: (nvidia-cuda-runtime)==([\w.*]+)", names)
     if runtime is None:
-        raise Trouble("cuda-toolkit names no nvidia-cuda-runtime; `hack/imaging/cputorch.py` must learn how it names it")
+        raise Trouble("cuda-toolkit names no nvidia-cuda-runtime; teach `hack/imaging/cputorch.py` how it names it")
     with zipfile.ZipFile(_download(f"{runtime[1]}=={runtime[2]}", scratch)) as archive:
         library = next(n for n in archive.namelist() if re.search(r"/libcudart\.so\.\d+$", n))
         return {library.rsplit("/", 1)[1]: archive.read(library)}

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from .common import REPO, Trouble, answers, cache, need, run
+from . import layout
+from .common import REPO, Trouble, answers, cache, need, run, say
 
 
 class Docker:
     """Docker has a registry or a mirror and its own layer cache: everything goes as a user's plain `docker build` does."""
 
     name = "docker"
-    needs_wheelhouse = False
 
-    def build(self, dockerfile: Path, tag: str, args: Mapping[str, str], wheels: Path | None = None) -> str:
+    def build(self, dockerfile: Path, tag: str, args: Mapping[str, str], wheels: Path | None = None) -> None:
         flags = [f"--build-arg={name}={value}" for name, value in args.items()]
         run("docker", "build", "-q", "-f", dockerfile, "-t", tag, *flags, REPO)
-        return run("docker", "image", "inspect", "--format", "{{.Id}}", tag).strip()
 
-    def source(self, tag: str) -> str:
-        return f"docker-daemon:{tag}"
+    def made(self, tag: str) -> str | None:
+        """The id of a tagged image that is ready for the cluster, None when there is none."""
+        inspect = ("docker", "image", "inspect", "--format", "{{.Id}}", tag)
+        return run(*inspect).strip() if answers(*inspect) else None
+
+    def load_options(self) -> list[str | Path]:
+        return []
 
     def prune(self) -> None:
         """Docker's images are the user's: leave them."""
@@ -32,34 +35,38 @@ class Buildah:
     """Builds without a daemon; the storage is ours alone, so that pruning it touches nobody's images."""
 
     name = "buildah"
-    needs_wheelhouse = True
 
     def __init__(self) -> None:
         need(buildah="buildah", skopeo="skopeo")
         self.root, self.runroot = cache("images", "storage"), cache("images", "run")
         self.command = ("buildah", "--root", self.root, "--runroot", self.runroot, "--storage-driver", "overlay")
 
-    def build(self, dockerfile: Path, tag: str, args: Mapping[str, str], wheels: Path | None = None) -> str:
+    def build(self, dockerfile: Path, tag: str, args: Mapping[str, str], wheels: Path | None = None) -> None:
+        """Build the image and bring it into the OCI layout that the cluster takes it from."""
         flags = [f"--build-arg={name}={value}" for name, value in args.items()]
         if wheels:
-            flags += [f"--volume={wheels}:/wheels:ro", "--build-arg=PIP_NO_INDEX=1", "--build-arg=PIP_FIND_LINKS=/wheels"]
+            pip = ("PIP_NO_INDEX=1", "PIP_FIND_LINKS=/wheels")
+            flags += [f"--volume={wheels}:/wheels:ro", *(f"--build-arg={setting}" for setting in pip)]
         self.run("bud", "-q", "--isolation", "chroot", "--layers", "-f", dockerfile, "-t", tag, *flags, REPO)
-        return self.image(tag) or ""
+        say(f"export {tag}")
+        layout.export(f"containers-storage:[overlay@{self.root}+{self.runroot}]{tag}", tag)
 
-    def image(self, tag: str) -> str | None:
-        """The id of a tagged image, None when there is none."""
-        if not answers(*self.command, "inspect", "--type", "image", tag):
-            return None
-        return json.loads(self.run("inspect", "--type", "image", tag))["FromImageID"]
+    def made(self, tag: str) -> str | None:
+        """The digest of a named image that is ready for the cluster, None when there is none."""
+        return layout.manifest(tag)
+
+    def load_options(self) -> list[str | Path]:
+        return ["--oci", layout.folder()]
+
+    def has(self, tag: str) -> bool:
+        return answers(*self.command, "inspect", "--type", "image", tag)
 
     def run(self, *arguments: str | Path) -> str:
         return run(*self.command, *arguments)
 
-    def source(self, tag: str) -> str:
-        return f"containers-storage:[overlay@{self.root}+{self.runroot}]{tag}"
-
     def prune(self) -> None:
         self.run("rmi", "--prune")
+        layout.prune()
 
 
 def engine(wanted: str | None = None) -> Docker | Buildah:

@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import base, layout, wheelhouse
+from . import base, wheelhouse
 from .common import REPO, Trouble, cache, digest, free_space, locked, say
 from .engine import Buildah, Docker
 
@@ -31,7 +31,7 @@ class Image:
         files = [self.dockerfile, ".dockerignore", *(f"requirements/{lock}.lock" for lock in self.locks), *self.files]
         missing = [file for file in files if not (REPO / file).exists()]
         if missing:
-            raise Trouble(f"the {self.name} image is made of {' and '.join(missing)}, which this checkout lacks; update it")
+            raise Trouble(f"the {self.name} image needs {' and '.join(missing)}, which this checkout lacks; update it")
         return digest([*more, *(REPO / file for file in files)])
 
 
@@ -48,10 +48,14 @@ IMAGES = {
 
 
 def build(names: list[str], engine: Docker | Buildah) -> list[str]:
-    """Bring the named images up to date in the engine and in the OCI layout; return their tags."""
+    """Bring the named images up to date and ready for the cluster; return their tags."""
     with locked("images"):
-        record = Record(cache("images") / "built.json")
-        stale = {name: key for name in names if (key := IMAGES[name].key(engine.name, _settings())) != record.key(IMAGES[name].tag)}
+        record = Record(cache("images") / "built.json", engine)
+        stale = {}
+        for name in names:
+            key = IMAGES[name].key(engine.name, _settings())
+            if record.key(IMAGES[name].tag) != key:
+                stale[name] = key
         if stale:
             _build(stale, engine, record)
     return [IMAGES[name].tag for name in names]
@@ -65,15 +69,14 @@ def _build(stale: dict[str, str], engine: Docker | Buildah, record: Record) -> N
         wheels = wheelhouse.fill(*sorted({lock for name in stale for lock in IMAGES[name].locks}))
     for name, key in stale.items():
         image = IMAGES[name]
-        if layout.manifest(image.tag) is None:
+        if engine.made(image.tag) is None:
             free_space(cache("images"), image.gigabytes, f"the {name} image")
         say(f"build {image.tag} with {engine.name}")
-        wanted = {arg: value for arg, value in args.items() if arg in (REPO / image.dockerfile).read_text()}
-        engine.build(REPO / image.dockerfile, image.tag, wanted, wheels)
-        say(f"export {image.tag}")
-        record.keep(image.tag, key, layout.export(engine.source(image.tag), image.tag))
+        dockerfile = REPO / image.dockerfile
+        declared = {arg: value for arg, value in args.items() if f"ARG {arg}" in dockerfile.read_text()}
+        engine.build(dockerfile, image.tag, declared, wheels)
+        record.keep(image.tag, key)
     engine.prune()
-    layout.prune()
 
 
 def _settings() -> str:
@@ -81,18 +84,18 @@ def _settings() -> str:
 
 
 class Record:
-    """Which state of the sources each image in the layout was made from."""
+    """Which state of the sources each ready image was made from."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self, file: Path, engine: Docker | Buildah) -> None:
+        self.file, self.engine = file, engine
         self.rows: dict[str, dict[str, str]] = json.loads(file.read_text()) if file.exists() else {}
 
     def key(self, tag: str) -> str | None:
         row = self.rows.get(tag)
-        return row["key"] if row and layout.manifest(tag) == row["manifest"] else None
+        return row["key"] if row and self.engine.made(tag) == row["made"] else None
 
-    def keep(self, tag: str, key: str, manifest: str) -> None:
-        self.rows[tag] = {"key": key, "manifest": manifest}
+    def keep(self, tag: str, key: str) -> None:
+        self.rows[tag] = {"key": key, "made": self.engine.made(tag) or ""}
         fresh = self.file.with_suffix(".new")
         fresh.write_text(json.dumps(self.rows, indent=2))
         fresh.rename(self.file)

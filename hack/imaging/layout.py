@@ -21,24 +21,20 @@ def folder() -> Path:
 
 def manifest(image: str) -> str | None:
     """The digest of a named image's manifest."""
-    return next((m["digest"] for m in _index().get("manifests", []) if m.get("annotations", {}).get(REF) == image), None)
+    return next((m["digest"] for m in _manifests() if m.get("annotations", {}).get(REF) == image), None)
 
 
-def export(source: str, image: str) -> str:
-    """Bring an image from the engine's storage into the layout; return its manifest's digest."""
+def export(source: str, image: str) -> None:
+    """Bring an image from the builder's storage into the layout."""
     run("skopeo", "copy", "-q", "--dest-oci-accept-uncompressed-layers", source, f"oci:{folder()}:{image}")
-    digest = manifest(image)
-    assert digest is not None
-    return digest
 
 
 def prune() -> None:
     """Drop images that lost their name to a newer build, and the blobs that only they used."""
-    index = _index()
-    kept = [m for m in index.get("manifests", []) if m.get("annotations", {}).get(REF)]
-    if len(kept) != len(index.get("manifests", [])):
+    kept = [m for m in _manifests() if m.get("annotations", {}).get(REF)]
+    if len(kept) != len(_manifests()):
         fresh = folder() / ".index.json"
-        fresh.write_text(json.dumps({**index, "manifests": kept}))
+        fresh.write_text(json.dumps({"schemaVersion": 2, "manifests": kept}))
         fresh.rename(folder() / "index.json")
     used = {digest for top in kept for digest in _reachable(top["digest"])}
     for blob in (folder() / "blobs" / "sha256").glob("*"):
@@ -46,9 +42,10 @@ def prune() -> None:
             blob.unlink()
 
 
-def _index() -> dict[str, Any]:
+def _manifests() -> list[dict[str, Any]]:
     file = folder() / "index.json"
-    return json.loads(file.read_text()) if file.exists() else {}
+    listed: list[dict[str, Any]] = json.loads(file.read_text())["manifests"] if file.exists() else []
+    return listed
 
 
 def _reachable(digest: str) -> list[str]:

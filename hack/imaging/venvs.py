@@ -17,8 +17,9 @@ KEPT_DAYS = 7
 def environment(lock: str) -> Path:
     """The environment that holds what `requirements/<lock>.lock` pins, made when missing."""
     if sys.version_info[:2] != (3, 11):
-        raise Trouble(f"python3 is {sys.version.split()[0]}; the pinned wheels are for Python 3.11, put that first on PATH")
-    key = digest([sys.version, sys.base_prefix, *sorted(set(wheelhouse.pins(wheelhouse.REQUIREMENTS / f"{lock}.lock")))])
+        raise Trouble(f"python3 is {sys.version.split()[0]} and the pinned wheels are for 3.11; put that first on PATH")
+    pins = sorted(set(wheelhouse.pins(wheelhouse.REQUIREMENTS / f"{lock}.lock")))
+    key = digest([sys.version, sys.base_prefix, *pins])
     venv = cache() / f"venv-{key}"
     complete = venv / ".complete"
     if complete.exists():
