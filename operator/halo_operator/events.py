@@ -21,7 +21,7 @@ REPEAT_SECONDS = 600.0
 
 
 class Recorder:
-    """Posts events.k8s.io/v1 Events named by their content: a restarted operator that says the same again finds it said."""
+    """Posts events.k8s.io/v1 Events, each fact about an incarnation once: notes come with a status write, so a restart repeats none."""
 
     def __init__(self, cluster: Cluster, identity: str) -> None:
         self._cluster = cluster
@@ -31,18 +31,21 @@ class Recorder:
     async def record(self, regarding: dict[str, Any], note: Note) -> None:
         """Post one event; a failure is logged and forgotten, since no state hangs on an event."""
         meta = regarding["metadata"]
-        name = event_name(meta["name"], meta["uid"], note)
+        fact = fact_of(meta["uid"], note)
         now = time.monotonic()
-        if now - self._said.get(name, -REPEAT_SECONDS) < REPEAT_SECONDS:
+        if now - self._said.get(fact, -REPEAT_SECONDS) < REPEAT_SECONDS:
             return
-        self._said[name] = now
-        self._said.move_to_end(name)
+        self._said[fact] = now
+        self._said.move_to_end(fact)
         while len(self._said) > REMEMBERED:
             self._said.popitem(last=False)
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"name": name, "namespace": meta.get("namespace", "default")},
+            "metadata": {
+                "name": event_name(meta["name"], time.time_ns()),
+                "namespace": meta.get("namespace", "default"),
+            },
             "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "type": note.type,
             "reason": note.reason,
@@ -66,7 +69,12 @@ class Recorder:
             log.info("event %s for %s not recorded: %s", note.reason, meta["name"], error)
 
 
-def event_name(name: str, uid: str, note: Note) -> str:
-    """Return the event's name: the object's, and a hash of what is said about which incarnation of it."""
+def fact_of(uid: str, note: Note) -> str:
+    """Return what stands for the thing said about one incarnation of an object."""
     text = "\0".join((uid, note.type, note.reason, note.message))
-    return f"{name[:200].rstrip('.-')}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def event_name(name: str, nanoseconds: int) -> str:
+    """Return the event's name: kubectl lists events by name, so that the time in it keeps a story in its order."""
+    return f"{name[:200].rstrip('.-')}.{nanoseconds:x}"

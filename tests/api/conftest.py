@@ -12,13 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from tests.api.client import Api
 from tests.api.kube import CLUSTER, OPERATOR_NAMESPACE, ROOT, Kubectl, eventually, hack
+from tests.api.operator_process import OperatorProcess
+from tests.api.pods import PlayedNode
+from tests.api.stage import Stage
 
 
 @pytest.fixture(scope="session")
 def api_kubeconfig() -> Path:
     """The kubeconfig of a control plane without a node; it stays up for the next session, which finds it running."""
-    hack("cluster", "up", "--name", CLUSTER, "--no-node")
+    hack("cluster", "up", "--name", CLUSTER, "--no-node", "--audit")
     return Path(hack("cluster", "kubeconfig", "--name", CLUSTER))
 
 
@@ -79,3 +84,27 @@ def own_namespace(installed: Kubectl) -> Iterator[Kubectl]:
     kubectl("create", "namespace", kubectl.namespace)
     yield kubectl
     kubectl("delete", "namespace", kubectl.namespace, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def node(installed_chart: Kubectl) -> Iterator[PlayedNode]:
+    """A Node whose pods are played; only while a module needs it, so that nobody else's pods are put on it."""
+    node = PlayedNode(Api.connect(installed_chart.kubeconfig))
+    yield node
+    node.leave()
+
+
+@pytest.fixture
+def stage(installed_chart: Kubectl, node: PlayedNode) -> Iterator[Stage]:
+    """A namespace with all that a run needs."""
+    stage = Stage(installed_chart, node)
+    yield stage
+    stage.close()
+
+
+@pytest.fixture(scope="module")
+def operator(installed_chart: Kubectl) -> Iterator[OperatorProcess]:
+    """One replica that leads while the tests of a module run."""
+    operator = OperatorProcess(installed_chart)
+    yield operator.wait_until_leading()
+    operator.stop()

@@ -30,11 +30,13 @@ class Kubectl:
         return Kubectl(self.tools, self.kubeconfig, self.namespace, user, groups)
 
     def run(self, *arguments: str, stdin: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
-        command = [str(self.tools / "kubectl"), "--kubeconfig", str(self.kubeconfig), "--namespace", self.namespace]
+        command = [str(self.tools / "kubectl"), "--kubeconfig", str(self.kubeconfig)]
+        if self.namespace:
+            command += ["--namespace", self.namespace]
         if self.user:
             command += ["--as", self.user, *(f"--as-group={group}" for group in self.groups)]
         text = json.dumps(stdin) if stdin else None
-        return subprocess.run([*command, *arguments], input=text, capture_output=True, text=True, timeout=60)
+        return subprocess.run([*command, *arguments], input=text, capture_output=True, text=True, timeout=60, cwd=ROOT)
 
     def __call__(self, *arguments: str, stdin: dict[str, Any] | None = None) -> str:
         """The output of a command that must succeed."""

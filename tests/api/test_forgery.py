@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from tests.api.kube import OPERATOR, OPERATOR_NAMESPACE, Kubectl, eventually
 
 pytestmark = pytest.mark.api
@@ -113,7 +114,8 @@ def adapter(name: str = "support-sft") -> dict[str, Any]:
 
 
 def create(kubectl: Kubectl, body: dict[str, Any]) -> dict[str, Any]:
-    return json.loads(kubectl("create", "-o", "json", "-f", "-", stdin=body))
+    made: dict[str, Any] = json.loads(kubectl("create", "-o", "json", "-f", "-", stdin=body))
+    return made
 
 
 def run_pod(alice: Kubectl, operator: Kubectl) -> dict[str, Any]:
@@ -391,7 +393,8 @@ def reviewed(operator: Kubectl, token: str) -> dict[str, Any]:
         "spec": {"token": token, "audiences": ["halo-report"]},
     }
     answer = operator("create", "--raw", "/apis/authentication.k8s.io/v1/tokenreviews", "-f", "-", stdin=body)
-    return json.loads(answer)["status"]
+    status: dict[str, Any] = json.loads(answer)["status"]
+    return status
 
 
 # --- its status

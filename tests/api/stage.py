@@ -1,0 +1,170 @@
+"""A namespace of a test's own with all that a run needs: claims, a base model, a GPU class and an inspected data set."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from halo_api.report import Outcome, Report
+from tests.api import pods
+from tests.api.client import Api, Object
+from tests.api.kube import OPERATOR, Kubectl, eventually
+from tests.api.operator_process import OperatorProcess, catalog, dataset, training_job
+from tests.api.pods import PlayedNode
+
+GROUP = "/apis/halo.training/v1alpha1"
+CLAIMS = ("halo-models", "halo-data", "halo-artifacts")
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+
+
+class Stage:
+    """What a test does and sees; `kubectl` is for what a user would type, the rest asks the API server directly."""
+
+    def __init__(self, installed: Kubectl, node: PlayedNode) -> None:
+        self.node, self.api = node, node.admin
+        self.namespace = f"run-{uuid.uuid4().hex[:8]}"
+        # Base models and GPU classes are the cluster's: a name of the test's own.
+        self.base = self.namespace
+        self.kubectl = Kubectl(installed.tools, installed.kubeconfig, self.namespace)
+        self.tokens: dict[str, str] = {}
+        self.api.post(
+            "/api/v1/namespaces",
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace, "labels": RESTRICTED}},
+        )
+        for claim in CLAIMS:
+            self.claim(claim)
+        for entry in catalog(self.base):
+            self.api.post(f"{GROUP}/{plural(entry)}", entry)
+
+    def close(self) -> None:
+        """Leave nothing: what no kubelet will end and no operator is there to let go is let go here."""
+        self.api.delete(f"/api/v1/namespaces/{self.namespace}")
+        operator = self.api.as_user(OPERATOR)
+        for kind in ("trainingjobs", "datasets"):
+            for item in self.api.items(self.path(kind)):
+                self.api.delete(self.path(kind, item["metadata"]["name"]), propagationPolicy="Background")
+        for pod in self.all_pods():
+            if pod["metadata"].get("finalizers"):
+                operator.patch(pods.path_of(pod), {"metadata": {"finalizers": None}})
+            self.api.delete(pods.path_of(pod), gracePeriodSeconds=0)
+        for entry in catalog(self.base):
+            self.api.delete(f"{GROUP}/{plural(entry)}/{self.base}")
+        for claim in CLAIMS:
+            self.api.delete(f"/api/v1/persistentvolumes/{self.namespace}-{claim}")
+
+    def path(self, kind: str, name: str = "") -> str:
+        core = kind in ("pods", "services", "configmaps", "persistentvolumeclaims", "serviceaccounts")
+        group = "/api/v1" if core else "/apis/events.k8s.io/v1" if kind == "events" else GROUP
+        return f"{group}/namespaces/{self.namespace}/{kind}" + (f"/{name}" if name else "")
+
+    def claim(self, name: str) -> None:
+        """A claim with its volume. Bound here, in the order that the binder can't take amiss: it would need seconds."""
+        volume, size = f"{self.namespace}-{name}", {"storage": "1Gi"}
+        common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+        asked = {"metadata": {"name": name}, "spec": {**common, "resources": {"requests": size}}}
+        made = self.api.post(self.path("persistentvolumeclaims"), asked)
+        claim = {"namespace": self.namespace, "name": name, "uid": made["metadata"]["uid"]}
+        spec = {**common, "capacity": size, "hostPath": {"path": "/nowhere"}, "claimRef": claim}
+        self.api.post("/api/v1/persistentvolumes", {"metadata": {"name": volume}, "spec": spec})
+        bound = {"pv.kubernetes.io/bind-completed": "yes"}
+        path = self.path("persistentvolumeclaims", name)
+        self.api.patch(path, {"metadata": {"annotations": bound}, "spec": {"volumeName": volume}})
+
+    # --- what a user does
+
+    def create(self, body: Object) -> Object:
+        return self.api.post(self.path(plural(body)), body)
+
+    def inspected_dataset(self, name: str = "chat") -> None:
+        """A data set, its inspection already over."""
+        self.create(dataset(self.base, name))
+        pods.finish(self.node, self.pod(name), pods.inspected())
+        self.until(lambda: self.state(name, "datasets") == "Inspected", f"{name} is inspected")
+
+    def start(self, name: str = "run", **spec: Any) -> Object:
+        """A run, its first pod made."""
+        self.create(training_job(self.base, name, **spec))
+        return self.pod(name)
+
+    # --- what there is
+
+    def run(self, name: str = "run", kind: str = "trainingjobs") -> Object:
+        return self.api.request("GET", self.path(kind, name))
+
+    def status(self, name: str = "run", kind: str = "trainingjobs") -> Object:
+        return dict(self.run(name, kind).get("status", {}))
+
+    def condition(self, type_: str, name: str = "run", kind: str = "trainingjobs") -> Object:
+        found = self.status(name, kind).get("conditions", [])
+        return next((c for c in found if c["type"] == type_), {"status": "", "reason": "", "message": ""})
+
+    def state(self, name: str = "run", kind: str = "trainingjobs") -> str:
+        return str(self.condition("Ready", name, kind)["reason"])
+
+    def all_pods(self, owner: str = "") -> list[Object]:
+        found = self.api.items(self.path("pods"))
+        return [
+            p
+            for p in found
+            if not owner or p["metadata"].get("annotations", {}).get("halo.training/owner", "").endswith(f"/{owner}")
+        ]
+
+    def pod(self, owner: str = "run", attempt: int = 1, rank: int = 0, seconds: float = 20) -> Object:
+        """The pod of an attempt, once it is made."""
+        wanted = {"halo.training/attempt": str(attempt), "halo.training/rank": str(rank)}
+        found: list[Object] = []
+
+        def made() -> bool:
+            found[:] = [p for p in self.all_pods(owner) if wanted.items() <= p["metadata"]["labels"].items()]
+            return bool(found)
+
+        self.until(made, f"there is a pod of attempt {attempt} of {owner}", seconds)
+        return found[0]
+
+    def events(self, name: str = "run") -> list[Object]:
+        found = [e for e in self.api.items(self.path("events")) if e["regarding"].get("name") == name]
+        return sorted(found, key=lambda e: e.get("eventTime") or "")
+
+    def adapter(self, name: str = "run") -> Object | None:
+        return self.api.get(self.path("adapters", name))
+
+    # --- waiting
+
+    def until(self, holds: Callable[[], Any], what: str, seconds: float = 20) -> None:
+        eventually(lambda: bool(holds()), what, seconds)
+
+    def until_state(self, state: str, name: str = "run", seconds: float = 20) -> None:
+        end = time.monotonic() + seconds
+        while self.state(name) != state:
+            assert time.monotonic() < end, f"{name} is {self.condition('Ready', name)}, not {state}"
+            time.sleep(0.1)
+
+    # --- what the pod says
+
+    def push(self, operator: OperatorProcess, pod: Object, body: Report) -> tuple[int, Any]:
+        uid = pod["metadata"]["uid"]
+        if uid not in self.tokens:
+            self.tokens[uid] = pods.token_of(self.node, pods.bind(self.node, pod))
+        return pods.push(operator.report_port, pod, self.tokens[uid], body)
+
+    def push_until_acknowledged(
+        self, operator: OperatorProcess, pod: Object, body: Report, seconds: float = 20
+    ) -> None:
+        """Push as the supervisor does: again until everything is in the status."""
+
+        def acknowledged() -> bool:
+            code, answer = self.push(operator, pod, body)
+            assert code in (200, 503), answer
+            return code == 200 and answer.acknowledged
+
+        self.until(acknowledged, f"report {body.sequence} is acknowledged", seconds)
+
+    def finish(self, pod: Object, outcome: Outcome) -> None:
+        pods.finish(self.node, pod, outcome)
+
+
+def plural(body: Object) -> str:
+    kinds = {"GpuClass": "gpuclasses"}
+    return kinds.get(body["kind"], body["kind"].lower() + "s")
