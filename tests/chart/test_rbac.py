@@ -1,0 +1,116 @@
+"""What the chart lets the operator and people do: these rights, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from tests.chart.rendering import Object, of_kind, render
+
+RUNS = "halo.training"
+
+IN_NAMESPACES = {
+    (RUNS, "trainingjobs"): "get list watch",
+    (RUNS, "datasets"): "get list watch",
+    (RUNS, "trainingjobs/status"): "get patch update",
+    (RUNS, "datasets/status"): "get patch update",
+    (RUNS, "trainingjobs/finalizers"): "update",
+    (RUNS, "datasets/finalizers"): "update",
+    (RUNS, "adapters"): "create get list watch",
+    (RUNS, "adapters/status"): "patch",
+    ("", "pods"): "create delete get list patch watch",
+    ("", "services"): "create delete get",
+    ("", "persistentvolumeclaims"): "get list",
+    ("events.k8s.io", "events"): "create patch",
+}
+OF_THE_CLUSTER = {
+    (RUNS, "basemodels"): "get list watch",
+    (RUNS, "gpuclasses"): "get list watch",
+    ("", "nodes"): "get",
+    ("authentication.k8s.io", "tokenreviews"): "create",
+}
+IN_ITS_OWN = {
+    ("coordination.k8s.io", "leases"): "create",
+    ("coordination.k8s.io", "leases", "halo-operator"): "get update",
+    ("", "secrets"): "create",
+    ("", "secrets", "halo-operator-tls"): "get update",
+}
+EDIT = {
+    (RUNS, "trainingjobs"): "create delete deletecollection patch update",
+    (RUNS, "datasets"): "create delete deletecollection patch update",
+    (RUNS, "adapters"): "delete deletecollection",
+}
+CATALOG = {(RUNS, "basemodels"): "get list watch", (RUNS, "gpuclasses"): "get list watch"}
+VIEW = CATALOG | {
+    (RUNS, "trainingjobs"): "get list watch",
+    (RUNS, "datasets"): "get list watch",
+    (RUNS, "adapters"): "get list watch",
+}
+
+
+def rights(rules: Iterable[Object]) -> dict[tuple[str, ...], str]:
+    """The rules as one line a resource."""
+    found: dict[tuple[str, ...], set[str]] = {}
+    for rule in rules:
+        assert rule.keys() <= {"apiGroups", "resources", "resourceNames", "verbs"}
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                for name in rule.get("resourceNames", [None]):
+                    key = (group, resource) if name is None else (group, resource, name)
+                    found.setdefault(key, set()).update(rule["verbs"])
+    return {key: " ".join(sorted(verbs)) for key, verbs in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "expected"),
+    [
+        ("ClusterRole", "halo-operator", IN_NAMESPACES),
+        ("ClusterRole", "halo-operator-cluster", OF_THE_CLUSTER),
+        ("Role", "halo-operator", IN_ITS_OWN),
+        ("ClusterRole", "halo-edit", EDIT),
+        ("ClusterRole", "halo-view", VIEW),
+        ("ClusterRole", "halo-catalog-view", CATALOG),
+    ],
+)
+def test_a_role_has_these_rights(kind: str, name: str, expected: dict[tuple[str, ...], str]) -> None:
+    assert rights(of_kind(render(), kind)[name]["rules"]) == expected
+
+
+def test_there_is_no_other_role_and_no_wildcard() -> None:
+    objects = render()
+    names = {"halo-operator", "halo-operator-cluster", "halo-edit", "halo-view", "halo-catalog-view"}
+    assert of_kind(objects, "ClusterRole").keys() == names
+    assert of_kind(objects, "Role").keys() == {"halo-operator"}
+    for role in (*of_kind(objects, "ClusterRole").values(), *of_kind(objects, "Role").values()):
+        assert "*" not in str(role["rules"])
+
+
+def test_edit_reads_through_view() -> None:
+    roles = of_kind(render(), "ClusterRole")
+    added = {name: {k for k in role["metadata"]["labels"] if "aggregate" in k} for name, role in roles.items()}
+    assert added["halo-view"] == {"rbac.authorization.k8s.io/aggregate-to-view"}
+    assert added["halo-edit"] == {"rbac.authorization.k8s.io/aggregate-to-edit"}
+    assert not added["halo-operator"] | added["halo-operator-cluster"] | added["halo-catalog-view"]
+
+
+def test_the_account_is_the_only_subject_but_for_the_catalog() -> None:
+    objects = render()
+    account = {"kind": "ServiceAccount", "name": "halo-operator", "namespace": "halo-system"}
+    everyone = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated"}
+    bindings = of_kind(objects, "ClusterRoleBinding")
+    assert bindings.pop("halo-catalog-view")["subjects"] == [everyone]
+    for binding in (*bindings.values(), *of_kind(objects, "RoleBinding").values()):
+        assert binding["subjects"] == [account]
+
+
+def test_watched_namespaces_are_the_only_ones_with_rights() -> None:
+    objects = render({"watchNamespaces": ["team-a", "team-b"]})
+    bound = {(b["metadata"]["namespace"], b["roleRef"]["name"]) for b in objects if b["kind"] == "RoleBinding"}
+    assert bound == {("team-a", "halo-operator"), ("team-b", "halo-operator"), ("halo-system", "halo-operator")}
+    assert of_kind(objects, "ClusterRoleBinding").keys() == {"halo-operator-cluster", "halo-catalog-view"}
+
+
+def test_people_s_roles_are_optional() -> None:
+    roles = of_kind(render({"rbac.aggregate": False, "catalog.readableByAll": False}), "ClusterRole")
+    assert roles.keys() == {"halo-operator", "halo-operator-cluster"}
