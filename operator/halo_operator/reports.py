@@ -20,6 +20,7 @@ class Reports:
 
     def __init__(self) -> None:
         self._by_run: dict[str, _Entry] = {}
+        self._attempts: dict[str, int] = {}
 
     def put(self, report: Report) -> bool:
         """Take a report and return whether it says anything newer; one of an older attempt or sequence never replaces a newer."""
@@ -39,6 +40,7 @@ class Reports:
 
     def written(self, run_uid: str, status: TrainingJobStatus) -> None:
         """Note what the run's stored status holds, so that it can be acknowledged."""
+        self._attempts[run_uid] = status.attempt or 0
         entry = self._by_run.get(run_uid)
         if entry is None:
             return
@@ -49,6 +51,10 @@ class Reports:
         entry.outcome = (
             ended or (ready == "Publishing" and status.attempt == attempt) or (status.attempt or 0) > attempt
         )
+
+    def is_stale(self, report: Report) -> bool:
+        """Whether the run has gone on to another attempt: what an old pod still says is of no use."""
+        return report.attempt < self._attempts.get(report.run_uid, 0)
 
     def acknowledged(self, report: Report) -> bool:
         """Whether the run's stored status holds every checkpoint and outcome of this report."""
@@ -63,3 +69,4 @@ class Reports:
     def forget(self, run_uid: str) -> None:
         """Drop a run that is gone."""
         self._by_run.pop(run_uid, None)
+        self._attempts.pop(run_uid, None)

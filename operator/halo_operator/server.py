@@ -104,6 +104,8 @@ class ReportServer:
             or not pod["owner"]
         ):
             return web.Response(status=403, text="the report is about another run or attempt than the pod's")
+        if self._reports.is_stale(report):
+            return web.Response(status=403, text="the report is about an attempt that is over")
         if self._reports.put(report) or not self._reports.acknowledged(report):
             self._add(pod["owner"])
         answer = Answer(acknowledged=self._reports.acknowledged(report))

@@ -11,6 +11,7 @@ from halo_api.conditions import condition_of, is_true
 from halo_api.report import ProgressReport, Report
 from halo_api.run_file import RUN_ANNOTATION, RunFile
 from halo_api.training_job import TrainingJobStatus
+from halo_operator.plan.pod_view import LOST_AFTER_SECONDS
 from halo_operator.plan.run import plan_run
 from halo_operator.plan.world import GpuEntry, RunWorld
 from tests.unit.builders import (
@@ -295,3 +296,10 @@ def test_a_pod_that_vanished_without_a_word_counts_as_a_failure() -> None:
 def test_a_new_ca_is_put_on_live_pods() -> None:
     at = replace(started(), pods=(running(replace(pod(), ca="OLD")),))
     assert [update.bundle for update in plan_run(at, NOW).update] == ["CA"]
+
+
+def test_a_deleted_pod_whose_node_is_silent_is_looked_at_again_when_it_counts_as_lost() -> None:
+    going = replace(running(pod()), deleting_since=NOW)
+    plan = plan_run(replace(started(), pods=(going,)), NOW)
+    assert plan.requeue_after
+    assert LOST_AFTER_SECONDS < plan.requeue_after <= LOST_AFTER_SECONDS + 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal
 
@@ -58,6 +59,16 @@ def pod_view(pod: Object, now: datetime) -> PodView:
         ca=annotations.get(CA_ANNOTATION),
         base_model=annotations.get(names.BASE_ANNOTATION),
     )
+
+
+def seconds_until_lost(pods: Iterable[PodView], now: datetime) -> float | None:
+    """Return when to look at pods again that are being deleted: a node that is lost never tells of their end."""
+    waits = [
+        (pod.deleting_since - now).total_seconds() + LOST_AFTER_SECONDS + 1.0
+        for pod in pods
+        if pod.deleting_since and not pod.ended
+    ]
+    return max(min(waits), 1.0) if waits else None
 
 
 def parse_time(text: str | None) -> datetime | None:

@@ -15,7 +15,7 @@ from halo_operator.plan.attempts import Attempt, attempt_of
 from halo_operator.plan.checks import Refusal, first_refusal
 from halo_operator.plan.conditions import Facts
 from halo_operator.plan.freeze import freeze
-from halo_operator.plan.pod_view import parse_time
+from halo_operator.plan.pod_view import parse_time, seconds_until_lost
 from halo_operator.plan.topology import topology
 from halo_operator.plan.world import CaUpdate, Note, Plan, PodRef, PodView, RunWorld
 
@@ -42,7 +42,7 @@ def plan_run(world: RunWorld, now: datetime) -> RunPlan:
         plan = admit(world, now)
     else:
         plan = follow(world, world.status.frozen, now)
-    return merged(plan, clear(strays))
+    return merged(merged(plan, clear(strays)), Plan(requeue_after=seconds_until_lost(world.pods, now)))
 
 
 def is_terminal(status: TrainingJobStatus) -> bool:

@@ -1,0 +1,47 @@
+"""Reports between their arrival and the status that takes them in."""
+
+from __future__ import annotations
+
+from halo_api.report import Report
+from halo_api.training_job import TrainingJobStatus
+from halo_operator.reports import Reports
+from tests.unit import builders
+
+
+def report(attempt: int = 1, sequence: int = 1, step: int | None = None) -> Report:
+    saved = (builders.checkpoint(step, attempt),) if step else ()
+    return Report(run_uid="uid-1", attempt=attempt, sequence=sequence, checkpoints=saved)
+
+
+def stored(attempt: int = 1, step: int | None = None) -> TrainingJobStatus:
+    saved = [{**builders.checkpoint(step).to_json(), "attempt": attempt}] if step else []
+    return TrainingJobStatus.model_validate({"attempt": attempt, "checkpoints": saved})
+
+
+def test_an_older_report_never_replaces_a_newer() -> None:
+    reports = Reports()
+    assert reports.put(report(sequence=2))
+    for older in (report(sequence=1), report(sequence=2), report(attempt=0, sequence=9)):
+        assert not reports.put(older)
+    assert reports.put(report(attempt=2, sequence=1))
+
+
+def test_a_checkpoint_is_acknowledged_only_once_the_status_holds_it() -> None:
+    reports = Reports()
+    said = report(step=5)
+    reports.put(said)
+    assert not reports.acknowledged(said)
+    reports.written("uid-1", stored())
+    assert not reports.acknowledged(said)
+    reports.written("uid-1", stored(step=5))
+    assert reports.acknowledged(said)
+
+
+def test_a_report_of_an_attempt_that_is_over_is_stale() -> None:
+    reports = Reports()
+    assert not reports.is_stale(report())
+    reports.written("uid-1", stored(attempt=2))
+    assert reports.is_stale(report(attempt=1))
+    assert not reports.is_stale(report(attempt=2))
+    reports.forget("uid-1")
+    assert not reports.is_stale(report(attempt=1))
