@@ -25,7 +25,7 @@ ACCELERATOR_PACKAGE = re.compile(r"Requires-Dist: (nvidia-|cuda-|triton)")
 
 def fetch(pin: str, wheels: Path) -> None:
     """Put the CPU build of the pinned torch into the wheelhouse."""
-    with tempfile.TemporaryDirectory(dir=wheels, prefix=".torch-") as scratch:
+    with tempfile.TemporaryDirectory(dir=wheels, prefix=".fetch-") as scratch:
         here = Path(scratch)
         wheel = _download(pin, here)
         with zipfile.ZipFile(wheel) as archive:

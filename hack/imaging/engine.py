@@ -65,6 +65,8 @@ class Buildah:
         return run(*self.command, *arguments)
 
     def prune(self) -> None:
+        """Remove what interrupted builds and replaced images left."""
+        self.run("rm", "--all")
         self.run("rmi", "--prune")
         layout.prune()
 

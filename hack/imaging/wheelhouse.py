@@ -5,14 +5,16 @@ Image builds and virtual environments install from it, so that they need no netw
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from . import cputorch
-from .common import REPO, cache, free_space, locked, run, say
+from .common import REPO, cache, free_space, locked, need, run, say
 
 REQUIREMENTS = REPO / "requirements"
 
@@ -32,7 +34,11 @@ def fetch(wanted: set[str]) -> Path:
     wheels = folder()
     if not _missing(wanted):
         return wheels
+    if importlib.util.find_spec("pip") is None:
+        need(pip3="python3-pip")
     with locked("wheelhouse"):
+        for unfinished in wheels.glob(".fetch-*"):
+            shutil.rmtree(unfinished)
         missing = _missing(wanted)
         torch = next((pin for pin in missing if pin.startswith("torch==")), None)
         if torch:

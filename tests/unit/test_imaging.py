@@ -109,20 +109,8 @@ def test_a_cpu_torch_is_a_wheel_that_pip_installs(tmp_path: Path) -> None:
     assert [line for line in head.splitlines() if line.startswith("Requires")] == ["Requires-Dist: filelock"]
     assert "nvidia-in-the-description" in description
     target = tmp_path / "installed"
-    install = [
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-index",
-        "--no-deps",
-        "--find-links",
-        tmp_path,
-        "--target",
-        target,
-        "torch==9.9.0",
-    ]
-    subprocess.run([sys.executable, *install], check=True)
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "torch==9.9.0"]
+    subprocess.run([*install, "--find-links", tmp_path, "--target", target], check=True)
     listing = [sys.executable, "-c", "import torch; print(torch.parts)"]
     listed = subprocess.run(listing, env={"PYTHONPATH": str(target)}, check=True, capture_output=True, text=True)
     assert listed.stdout == "['libnccl.so.2', 'libtorch.so']\n"
