@@ -57,9 +57,9 @@ def _value(number: int, line: bytes) -> Any:
     if not text.strip():
         raise bad_row(number, "is blank", "remove the line")
     try:
-        return json.loads(text)
+        return json.loads(text.rstrip("\r\n"))
     except json.JSONDecodeError as error:
-        found = f"is not JSON ({error.msg} at column {error.colno})"
+        found = f"is not JSON ({error.msg}, column {error.colno})"
         raise bad_row(number, found, "write one JSON object a line") from error
     except RecursionError as error:
         raise bad_row(number, "is nested too deeply to read", "flatten the row") from error

@@ -1,0 +1,107 @@
+"""Every row that can't train is refused with its line, what was found and what would do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from halo_api.conditions import Reason
+from halo_trainer.data.load import chat_rows
+from halo_trainer.data.rows import SHAPE
+from halo_trainer.failures import RunFailure
+from trainer_support import chat
+
+GOOD = json.dumps(chat("Colour of the sky?", "Blue."))
+LONG = '"' + "x" * 60 + '"'
+CASES = {
+    "malformed JSON": (
+        '{"messages": [}',
+        "is not JSON (Expecting value, column 15); write one JSON object a line",
+    ),
+    "cut off": ('{"messages": [{"role": "us', "is not JSON (Unterminated string starting at, column 24); write one JSON object a line"),
+    "blank line": ("", "is blank; remove the line"),
+    "a list": ("[]", f"is a list, not an object; {SHAPE}"),
+    "a number": ("3", f"is a number, not an object; {SHAPE}"),
+    "no messages": ('{"prompt": "a", "answer": "b"}', f"has no messages (found prompt, answer); {SHAPE}"),
+    "empty object": ("{}", f"has no messages (found no keys); {SHAPE}"),
+    "no message": ('{"messages": []}', f"has no message; {SHAPE}"),
+    "messages no list": ('{"messages": "hi"}', f"has messages that are a string; {SHAPE}"),
+    "message no object": ('{"messages": ["hi"]}', f"has in messages[0] a string, not an object; {SHAPE}"),
+    "bad role": (
+        '{"messages": [{"role": "human", "content": "hi"}]}',
+        'has in messages[0] the role "human"; use one of system, user, assistant, tool',
+    ),
+    "no role": ('{"messages": [{"content": "hi"}]}', "has in messages[0] the role null; use one of system, user, assistant, tool"),
+    "long role": (
+        f'{{"messages": [{{"role": {LONG}, "content": "hi"}}]}}',
+        f"has in messages[0] the role {LONG[:37]}...; use one of system, user, assistant, tool",
+    ),
+    "content parts": (
+        '{"messages": [{"role": "user", "content": [{"type": "text"}]}]}',
+        "has in messages[0] content that is a list; write content as a string",
+    ),
+    "no assistant turn": (
+        json.dumps(chat("Colour of the sky?")),
+        "has no assistant turn, so nothing to learn; add the answer to learn, or remove the row",
+    ),
+    "no trained turn": (
+        json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]}),
+        "has no assistant turn of weight 1, so nothing to learn; add the answer to learn, or remove the row",
+    ),
+    "empty answer": (json.dumps(chat("a", " ")), "has in messages[1] an empty answer; write the answer to learn, or remove the row"),
+    "assistant first": (
+        '{"messages": [{"role": "assistant", "content": "hi"}]}',
+        "starts with the assistant's turn; put what it answers to, a user's message, before it",
+    ),
+    "bad weight": (
+        '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0.5}]}',
+        "has in messages[1] weight 0.5; use 1 to train the turn or 0 not to",
+    ),
+    "bad tools": (json.dumps(chat("a", "b", tools={})), "has tools that are an object; write tools as a list of JSON schemas"),
+    "half a surrogate pair": (
+        '{"messages": [{"role": "user", "content": "\\ud83d"}]}',
+        "has in messages[0] half a surrogate pair; write the character whole",
+    ),
+    "nested too deeply": ("[" * 100_000, "is nested too deeply to read; flatten the row"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "sentence"), CASES.values(), ids=CASES)
+def test_a_bad_row_is_named(line: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"{GOOD}\n{GOOD}\n{line}\n{GOOD}\n")
+    with pytest.raises(RunFailure) as refused:
+        list(chat_rows(path))
+    assert (refused.value.reason, str(refused.value)) == (Reason.BAD_ROW, f"line 3 {sentence}")
+
+
+def test_bytes_that_are_not_utf8_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(GOOD.encode() + b"\n" + b'{"messages": "\xff"}\n')
+    with pytest.raises(RunFailure) as refused:
+        list(chat_rows(path))
+    assert str(refused.value) == "line 2 is not UTF-8 (byte 15); save the file as UTF-8"
+
+
+def test_an_empty_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.touch()
+    with pytest.raises(RunFailure) as refused:
+        list(chat_rows(path))
+    assert (refused.value.reason, str(refused.value)) == (
+        Reason.BAD_ROW,
+        "rows.jsonl is empty; write one chat row a line",
+    )
+
+
+def test_a_huge_line_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(chat("x" * 5_000_000, "Blue.")) + "\n")
+    assert len(next(chat_rows(path)).messages[0]["content"]) == 5_000_000
+
+
+def test_what_follows_the_last_answer_is_left_off(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(chat("a", "b", "thanks")))
+    assert [message["role"] for message in next(chat_rows(path)).messages] == ["user", "assistant"]

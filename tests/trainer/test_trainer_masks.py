@@ -1,0 +1,159 @@
+"""What trains is each answer and its end-of-turn token, behind exactly the prompt that a server would send."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from halo_api.conditions import Reason
+from halo_trainer.data.rows import chat_row
+from halo_trainer.data.template import Template, TokenRow
+from halo_trainer.failures import RunFailure
+from trainer_support import CHATML, chat, make_tokenizer
+
+TOOLS = (
+    "{%- for m in messages %}{{- '<|im_start|>' + m['role'] + '\n' + m['content'] }}"
+    "{%- for c in m.get('tool_calls', []) %}{{- '<call>' + c['function']['name'] + '</call>' }}{%- endfor %}"
+    "{{- '<|im_end|>\n' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
+)
+# As Qwen3's: only the last answer shows its (empty) thinking, so that history is rewritten as the talk goes on.
+THINKING = (
+    "{%- for m in messages %}{{- '<|im_start|>' + m['role'] + '\n' }}"
+    "{%- if m['role'] == 'assistant' and loop.last %}{{- '<think></think>' }}{%- endif %}"
+    "{{- m['content'] + '<|im_end|>\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
+)
+ENDLESS = (
+    "{%- for m in messages %}{{- m['role'] + ': ' + m['content'] + '\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- 'assistant: ' }}{%- endif %}"
+)
+
+
+def token_row(template: str, row: dict[str, Any]) -> tuple[Any, TokenRow]:
+    tokenizer = make_tokenizer(template)
+    return tokenizer, Template(tokenizer, "tiny").token_row(chat_row(1, row))
+
+
+def spans(tokenizer: Any, row: TokenRow) -> list[tuple[int, str]]:
+    """Return the row as (trained, text) pieces."""
+    pieces: list[tuple[int, list[int]]] = []
+    for token, trained in zip(row.ids, row.trained, strict=True):
+        if not pieces or pieces[-1][0] != trained:
+            pieces.append((trained, []))
+        pieces[-1][1].append(token)
+    return [(trained, tokenizer.decode(ids)) for trained, ids in pieces]
+
+
+def test_the_answer_and_its_end_train() -> None:
+    tokenizer, row = token_row(CHATML, chat("sky?", "Blue."))
+    assert spans(tokenizer, row) == [
+        (0, "<|im_start|>user\nsky?<|im_end|>\n<|im_start|>assistant\n"),
+        (1, "Blue.<|im_end|>"),
+        (0, "\n"),
+    ]
+    start, end, newline = (tokenizer.convert_tokens_to_ids(token) for token in ("<|im_start|>", "<|im_end|>", "Ċ"))
+    assert row.ids[0] == start
+    assert list(row.ids[-2:]) == [end, newline]
+
+
+def test_every_answer_of_a_conversation_trains() -> None:
+    row = chat("sky?", "Blue.", "grass?", "Green.")
+    row["messages"].insert(0, {"role": "system", "content": "Be short."})
+    tokenizer, tokens = token_row(CHATML, row)
+    assert [text for trained, text in spans(tokenizer, tokens) if trained] == ["Blue.<|im_end|>", "Green.<|im_end|>"]
+    whole = tokenizer.apply_chat_template(row["messages"], tokenize=False)
+    assert list(tokens.ids) == tokenizer(whole, add_special_tokens=False)["input_ids"]
+
+
+def test_an_answer_of_weight_zero_is_context() -> None:
+    row = chat("sky?", "Blue.", "grass?", "Green.")
+    row["messages"][1]["weight"] = 0
+    tokenizer, tokens = token_row(CHATML, row)
+    assert [text for trained, text in spans(tokenizer, tokens) if trained] == ["Green.<|im_end|>"]
+
+
+def test_a_tool_call_trains_and_the_tools_result_does_not() -> None:
+    call = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "look", "arguments": {}}}]}
+    row = chat("sky?")
+    row["messages"] += [call, {"role": "tool", "content": "blue"}, {"role": "assistant", "content": "Blue."}]
+    tokenizer, tokens = token_row(TOOLS, row)
+    trained = [text for trained, text in spans(tokenizer, tokens) if trained]
+    assert trained == ["<call>look</call><|im_end|>", "Blue.<|im_end|>"]
+
+
+def test_an_answer_never_merges_with_its_prompt() -> None:
+    """The prompt ends and the answer starts with a newline, and the tokenizer has a token of two newlines."""
+    tokenizer, row = token_row(CHATML, chat("sky?", "\nBlue."))
+    prompt = "<|im_start|>user\nsky?<|im_end|>\n<|im_start|>assistant\n"
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    assert encode(prompt + "\nBlue.")[: len(encode(prompt))] != encode(prompt)
+    assert list(row.ids) == encode(prompt) + encode("\nBlue.<|im_end|>\n")
+    assert row.trained.index(1) == len(encode(prompt))
+
+
+def test_a_template_that_ends_no_turn_gets_an_end() -> None:
+    tokenizer, row = token_row(ENDLESS, chat("sky?", "Blue."))
+    assert spans(tokenizer, row) == [(0, "user: sky?\nassistant: "), (1, "Blue.\n<|im_end|>")]
+
+
+def test_thinking_that_history_drops_is_refused_with_the_way_out() -> None:
+    with pytest.raises(RunFailure) as refused:
+        token_row(THINKING, chat("sky?", "Blue.", "grass?", "Green."))
+    assert refused.value.reason == Reason.TEMPLATE_MISMATCH
+    assert str(refused.value) == (
+        "line 1: the chat template of base tiny rewrites the turns before or at messages[1] once more follow, so its "
+        "tokens can't be told; make one row an answer, with weight 0 on the earlier assistant turns, or mend the template"
+    )
+    row = chat("sky?", "Blue.", "grass?", "Green.")
+    row["messages"][1]["weight"] = 0
+    tokenizer, tokens = token_row(THINKING, row)
+    trained = [text for trained, text in spans(tokenizer, tokens) if trained]
+    assert trained == ["<think></think>Green.<|im_end|>"]
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        (
+            "{{ raise_exception('Conversation roles must alternate') }}",
+            "can't render it (TemplateError: Conversation roles must alternate); change the row to what the template "
+            "takes, or choose another base",
+        ),
+        (
+            "{%- for m in messages %}{{- m['role'] }}{%- endfor %}",
+            "leaves out the answer of messages[1]; mend the template, or choose the base that it belongs to",
+        ),
+        (
+            "{{ messages[9]['content'] + 1 }}",
+            "can't render it (UndefinedError: list object has no element 9); change the row to what the template takes, "
+            "or choose another base",
+        ),
+    ],
+)
+def test_a_template_that_does_not_fit_is_named(template: str, sentence: str) -> None:
+    with pytest.raises(RunFailure) as refused:
+        token_row(template, chat("sky?", "Blue."))
+    assert refused.value.reason == Reason.TEMPLATE_MISMATCH
+    assert str(refused.value) == f"line 1: the chat template of base tiny {sentence}"
+
+
+@pytest.mark.slow
+def test_the_real_small_base_trains_the_answer_alone() -> None:
+    """SmolLM2's template adds a system message of its own; ids checked by hand against its vocabulary."""
+    from transformers import AutoTokenizer
+
+    cache = Path(os.environ.get("HALO_CACHE", Path.home() / ".cache" / "halo"))
+    folder = cache / "models" / "smollm2-135m-instruct"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there; hack/base-model makes it")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    row = Template(tokenizer, "smollm2").token_row(chat_row(1, chat("Capital of France?", "Paris.")))
+    assert [text for trained, text in spans(tokenizer, row) if trained] == ["Paris.<|im_end|>"]
+    assert tokenizer.decode(row.ids).startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
+    trained = [token for token, trained in zip(row.ids, row.trained, strict=True) if trained]
+    assert tokenizer.convert_ids_to_tokens(trained) == ["Paris", ".", "<|im_end|>"]
