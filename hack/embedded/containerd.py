@@ -18,6 +18,7 @@ from .settings import Home, Problem, write
 
 PAUSE_IMAGE = "localhost/halo-pause:1"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+WORTH_LINKING = 1 << 20
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 
 
@@ -52,6 +53,7 @@ class Containerd:
 
     def __init__(self, home: Home):
         self.command = ("ctr", "--address", str(home.containerd_socket), "--namespace", "k8s.io")
+        self.content = home.root / "containerd" / "io.containerd.content.v1.content" / "blobs"
 
     def _list(self, *arguments: str) -> list[str]:
         done = subprocess.run([*self.command, *arguments], capture_output=True, text=True)
@@ -89,13 +91,42 @@ class Containerd:
         """Import an image of which containerd may have some blobs already; the bytes that it lacked."""
         have = self.blobs()
         lacking = {digest: blob for digest, blob in blobs.items() if digest not in have}
-        described = {
-            **manifest,
-            "annotations": {
-                "io.containerd.image.name": image,
-                "org.opencontainers.image.ref.name": image.rpartition(":")[2],
-            },
+        named = {
+            "io.containerd.image.name": image,
+            "org.opencontainers.image.ref.name": image.rpartition(":")[2],
         }
+        described = {**manifest, "annotations": named}
+        streamed = {digest: blob for digest, blob in lacking.items() if not self._takes_link(digest, blob)}
+        if self._import(described, streamed) is not None:
+            # What is linked belongs to no image until the import, and may have been collected as garbage before it.
+            complaint = self._import(described, lacking)
+            if complaint is not None:
+                raise Problem(f"containerd refused {image} ({complaint[-300:]}): see whether the disk is full.")
+        return sum(len(blob) if isinstance(blob, bytes) else blob.stat().st_size for blob in lacking.values())
+
+    def _takes_link(self, digest: str, blob: Path | bytes) -> bool:
+        """Put a large file into containerd's store by link and have it registered, which it does without reading it.
+
+        Nothing is taken on trust: unpacking a layer checks its digest.
+        """
+        if isinstance(blob, bytes) or (size := blob.stat().st_size) < WORTH_LINKING:
+            return False
+        place = self.content / digest.replace(":", "/")
+        try:
+            place.hardlink_to(blob)
+        except FileExistsError:
+            pass
+        except FileNotFoundError:
+            raise
+        except OSError:
+            return False
+        expected = ("--expected-digest", digest, "--expected-size", str(size))
+        with blob.open("rb") as content:
+            command = [*self.command, "content", "ingest", *expected, f"halo-{digest}"]
+            return subprocess.run(command, stdin=content, capture_output=True).returncode == 0
+
+    def _import(self, manifest: dict[str, Any], blobs: dict[str, Path | bytes]) -> str | None:
+        """Stream an image layout to containerd; its complaint, or None if it is content."""
         command = [*self.command, "images", "import", "-"]
         pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
         with subprocess.Popen(command, stdin=pipe, stdout=nowhere, stderr=pipe) as importing:
@@ -103,12 +134,10 @@ class Containerd:
             assert importing.stderr is not None
             # It may have given up before it has read all; its own words then tell more than the broken pipe.
             with suppress(BrokenPipeError):
-                _write_layout(importing.stdin, described, lacking)
+                _write_layout(importing.stdin, manifest, blobs)
                 importing.stdin.close()
             complaint = importing.stderr.read().decode(errors="replace").strip()
-        if importing.returncode:
-            raise Problem(f"containerd refused {image} ({complaint[-300:]}): see whether the disk is full.")
-        return sum(len(blob) if isinstance(blob, bytes) else blob.stat().st_size for blob in lacking.values())
+        return (complaint or "no reason given") if importing.returncode else None
 
 
 def _write_layout(output: IO[bytes], manifest: dict[str, Any], blobs: dict[str, Path | bytes]) -> None:

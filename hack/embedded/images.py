@@ -1,14 +1,12 @@
 """Images from where they were built into the local cluster's containerd: only the blobs that it lacks, uncompressed.
 
-Layers are gathered in an OCI folder (compressing gigabytes only to decompress them would be most of the time).
-A layer that containerd has is then emptied there to a file of the same size that takes no space, which is all that the
-next gathering looks at.
+Layers are gathered in an OCI folder: compressing gigabytes only to decompress them would be most of the time. containerd
+then takes them by hard link, so that they are neither copied nor stored twice.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import time
@@ -18,7 +16,6 @@ from typing import Any
 from .containerd import Containerd
 from .settings import Home, Problem, write
 
-LARGE = 1 << 20
 REF_NAME = "org.opencontainers.image.ref.name"
 
 
@@ -51,13 +48,7 @@ def load_image(home: Home, reference: str) -> str:
     name, source = full_name(reference), source_of(reference)
     runtime, folder = Containerd(home), Folder(home.root / "oci")
     folder.gather(source, name)
-    _, blobs = folder.image(name)
-    have = runtime.blobs()
-    if lost := [digest for digest in blobs if digest not in have and folder.is_hollow(digest)]:
-        folder.drop(lost)
-        folder.gather(source, name)
     done = _hand_over(runtime, folder, name)
-    folder.hollow(blobs)
     folder.prune()
     return f"{name} {done} in {time.monotonic() - began:.1f} s"
 
@@ -71,10 +62,13 @@ def load_image_of_layout(home: Home, layout: Path, reference: str) -> str:
 
 
 def _hand_over(runtime: Containerd, folder: Folder, name: str) -> str:
-    manifest, blobs = folder.image(name)
-    if runtime.images().get(name) == manifest["digest"] and runtime.blobs() >= blobs.keys():
-        return "is there already"
-    sent = runtime.load(name, manifest, blobs)
+    try:
+        manifest, blobs = folder.image(name)
+        if runtime.images().get(name) == manifest["digest"] and runtime.blobs() >= blobs.keys():
+            return "is there already"
+        sent = runtime.load(name, manifest, blobs)
+    except FileNotFoundError as error:
+        raise Problem(f"{error.filename} went away while {name} was loaded: another build runs, try again.") from None
     _forget_replaced(runtime)
     return f"loaded ({sent / 1e6:,.1f} MB that it lacked)"
 
@@ -84,8 +78,6 @@ class Folder:
 
     def __init__(self, path: Path):
         self.path = path
-        self.hollow_file = path / "hollow.json"
-        self.hollowed: set[str] = set(json.loads(self.hollow_file.read_text())) if self.hollow_file.exists() else set()
 
     def gather(self, source: str, name: str) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -105,26 +97,6 @@ class Folder:
         entry = named[-1]
         return entry, {digest: self._blob(digest) for digest in self._reach(entry)}
 
-    def is_hollow(self, digest: str) -> bool:
-        return digest in self.hollowed
-
-    def hollow(self, digests: dict[str, Path | bytes]) -> None:
-        """Give back the space of blobs that containerd has; small ones (manifests are among them) stay whole."""
-        for digest in digests:
-            blob = self._blob(digest)
-            size = blob.stat().st_size
-            if size > LARGE and digest not in self.hollowed:
-                self.hollowed.add(digest)
-                self._keep_hollowed()
-                os.truncate(blob, 0)
-                os.truncate(blob, size)
-
-    def drop(self, digests: list[str]) -> None:
-        for digest in digests:
-            self._blob(digest).unlink(missing_ok=True)
-        self.hollowed -= set(digests)
-        self._keep_hollowed()
-
     def prune(self) -> None:
         """Forget replaced images: a retagged one leaves an entry without a name, and its blobs."""
         index = self._index()
@@ -133,8 +105,8 @@ class Folder:
             write(self.path / "index.json", json.dumps({**index, "manifests": named}))
         needed = {digest for entry in named for digest in self._reach(entry)}
         there = {f"sha256:{blob.name}" for blob in (self.path / "blobs" / "sha256").iterdir()}
-        if unneeded := sorted(there - needed):
-            self.drop(unneeded)
+        for digest in there - needed:
+            self._blob(digest).unlink(missing_ok=True)
 
     def _index(self) -> dict[str, Any]:
         file = self.path / "index.json"
@@ -147,9 +119,6 @@ class Folder:
     def _reach(self, entry: dict[str, Any]) -> list[str]:
         manifest = json.loads(self._blob(entry["digest"]).read_text())
         return [*(layer["digest"] for layer in manifest["layers"]), manifest["config"]["digest"], entry["digest"]]
-
-    def _keep_hollowed(self) -> None:
-        write(self.hollow_file, json.dumps(sorted(self.hollowed)))
 
 
 def _forget_replaced(runtime: Containerd) -> None:
