@@ -72,8 +72,9 @@ class LocalProvider:
         if not home.root.exists():
             return f"cluster {home.name} does not exist"
         with self._lock("images"), self._lock():
-            # First those that would make new pods for the ones that end.
-            processes.stop("kube-controller-manager", "kube-scheduler", grace=2)
+            # First those that would make new pods for the ones that end, and what others have started here.
+            guests = [name for name in processes.alive() if name not in (*CONTROL_PLANE, *NODE)]
+            processes.stop(*guests, "kube-controller-manager", "kube-scheduler", grace=2)
             end_pods(home, processes)
             processes.stop("kubelet", "kube-proxy", "coredns", grace=5)
             if processes.pid("containerd") is not None:
