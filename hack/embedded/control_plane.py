@@ -136,7 +136,7 @@ def start_control_plane(home: Home, wish: Wish, processes: Processes, binaries: 
     processes.ensure(etcd(home, binaries))
     processes.ensure(api_server(home, wish, binaries))
     processes.wait("etcd", lambda: is_well(home, "etcd"))
-    processes.wait("kube-apiserver", api.ready, seconds=90)
+    processes.wait("kube-apiserver", api.ready)
     processes.ensure(controller_manager(home, binaries))
     processes.ensure(scheduler(home, binaries))
     # The first pod anyone makes needs it, and the controller manager makes it.

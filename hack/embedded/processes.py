@@ -104,7 +104,7 @@ class Processes:
         for name in names:
             (self.records / f"{name}.json").unlink(missing_ok=True)
 
-    def wait(self, name: str, ready: Callable[[], bool], seconds: float = 60, what: str = "ready") -> None:
+    def wait(self, name: str, ready: Callable[[], bool], seconds: float = 120, what: str = "ready") -> None:
         """Until it is ready; one that ended meanwhile, or never got there, is a problem that shows its last words."""
         deadline = time.monotonic() + seconds
         while not ready():
