@@ -1,0 +1,106 @@
+"""Short real runs on the small base, and what a person would look at while they go."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from typing import Any
+
+from tests.api.kube import ROOT
+from tests.cluster.conftest import Place
+
+BASE = "smollm2-135m"
+
+
+def chat_file(place: Place, name: str = "tickets.jsonl", rows: int = 32) -> None:
+    """Write a small chat data set behind the namespace's data claim."""
+    subprocess.run(
+        [str(ROOT / "hack" / "data" / "make_chat"), str(place.data / name), "--rows", str(rows)],
+        check=True,
+        capture_output=True,
+    )
+
+
+def dataset(place: Place, name: str = "tickets", file: str = "tickets.jsonl") -> None:
+    body = {
+        "apiVersion": "halo.training/v1alpha1",
+        "kind": "Dataset",
+        "metadata": {"name": name},
+        "spec": {"kind": "chat", "source": f"pvc://halo-data/{file}", "baseModels": [BASE]},
+    }
+    place.kubectl("apply", "-f", "-", stdin=body)
+
+
+def apply_run(
+    place: Place, name: str, *, gpu: dict[str, Any] | None = None, lora: dict[str, Any] | None = None, **spec: Any
+) -> None:
+    body = {
+        "apiVersion": "halo.training/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name},
+        "spec": {
+            "base": "lora_trl",
+            "baseModel": BASE,
+            "gpu": gpu or {"type": "h100", "count": 1},
+            "steps": 4,
+            "batch": 2,
+            "saveSteps": 2,
+            "lora": {"dataset": "tickets", "rank": 4, "learningRate": 0.001, **(lora or {})},
+            **spec,
+        },
+    }
+    place.kubectl("apply", "-f", "-", stdin=body)
+
+
+def get(place: Place, kind: str, name: str) -> dict[str, Any]:
+    return json.loads(place.kubectl("get", kind, name, "-o", "json"))  # type: ignore[no-any-return]
+
+
+def condition(body: dict[str, Any], type_: str) -> dict[str, Any]:
+    found = (c for c in body.get("status", {}).get("conditions", []) if c["type"] == type_)
+    return next(found, {"status": "Unknown", "reason": "", "message": ""})
+
+
+def wait_for(place: Place, name: str, *states: str, kind: str = "trainingjob", seconds: float = 240) -> dict[str, Any]:
+    """Return the object once Ready's reason is one of `states`; a run that ended otherwise says why at once."""
+    end = time.monotonic() + seconds
+    while True:
+        body = get(place, kind, name)
+        ready = condition(body, "Ready")
+        if ready["reason"] in states:
+            return body
+        assert ready["reason"] not in ("Succeeded", "Failed", "Refused"), (
+            f"{name} is {ready['reason']}: {ready['message']}"
+        )
+        assert time.monotonic() < end, (
+            f"{name} is still {ready['reason']}: {ready['message']} {body.get('status', {}).get('waiting')}"
+        )
+        time.sleep(0.3)
+
+
+def wait_for_checkpoint(place: Place, name: str, step: int, seconds: float = 240) -> dict[str, Any]:
+    """Return the run once its status names a checkpoint of `step` or later."""
+    end = time.monotonic() + seconds
+    while True:
+        body = get(place, "trainingjob", name)
+        if any(c["step"] >= step for c in body["status"].get("checkpoints", [])):
+            return body
+        assert condition(body, "Failed")["status"] != "True", condition(body, "Failed")["message"]
+        assert time.monotonic() < end, f"{name} has no checkpoint of step {step}"
+        time.sleep(0.3)
+
+
+def trainer_pods(place: Place) -> list[dict[str, Any]]:
+    return json.loads(place.kubectl("get", "pods", "-l", "halo.training/role=trainer", "-o", "json"))["items"]  # type: ignore[no-any-return]
+
+
+def events_of(place: Place, name: str) -> list[str]:
+    """The reasons of a run's events, oldest first."""
+    items = json.loads(place.kubectl("get", "events", "--field-selector", f"involvedObject.name={name}", "-o", "json"))[
+        "items"
+    ]
+    return [
+        item["reason"]
+        for item in sorted(items, key=lambda item: item.get("eventTime") or item["metadata"]["creationTimestamp"])
+    ]
