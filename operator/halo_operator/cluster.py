@@ -102,6 +102,8 @@ class Cluster:
         settings.connection_pool_maxsize = pool
         # Retrying is the work queue's business: a hidden retry would repeat a POST or hide a slow server.
         settings.retries = False
+        # Else every request asks a thread for the environment's proxy, and another one for ~/.netrc.
+        settings.client_session_kwargs = {"trust_env": False}
         return cls(client.ApiClient(settings))
 
     async def close(self) -> None:

@@ -1,4 +1,7 @@
-"""Turns watch events into keys on the work queue; the only file that imports Kopf, and all that Kopf is used for."""
+"""Turns watch events into keys on the work queue; the only file that imports Kopf, and all that Kopf is used for.
+
+Every handler is a coroutine: Kopf runs plain functions in threads, and the queue belongs to the event loop's.
+"""
 
 from __future__ import annotations
 
@@ -16,34 +19,48 @@ Add = Callable[[Key], None]
 Woken = Callable[[Key], Iterable[Key]]
 
 
+class NoDiffBase(kopf.DiffBaseStorage):
+    """Remembers nothing of an object: we never ask what changed, and Kopf copies it whole at every event to find out."""
+
+    def build(self, **_: Any) -> Any:
+        """Return an essence without anything in it."""
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        """Return nothing remembered."""
+
+    def store(self, **_: Any) -> None:
+        """Remember nothing."""
+
+
 def registry_of(add: Add, woken: Woken) -> kopf.OperatorRegistry:
     """Return the handlers: each takes microseconds, since Kopf drops the errors of event handlers and never retries."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
-    def login(**kwargs: Any) -> Any:
+    async def login(**kwargs: Any) -> Any:
         return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
 
     @kopf.on.event(GROUP, VERSION, "trainingjobs", registry=registry)
-    def run_changed(namespace: str | None, name: str, **_: Any) -> None:
+    async def run_changed(namespace: str | None, name: str, **_: Any) -> None:
         add(Key("TrainingJob", namespace or "", name))
 
     @kopf.on.event(GROUP, VERSION, "datasets", registry=registry)
-    def dataset_changed(namespace: str | None, name: str, **_: Any) -> None:
+    async def dataset_changed(namespace: str | None, name: str, **_: Any) -> None:
         key = Key("Dataset", namespace or "", name)
         for other in (key, *woken(key)):
             add(other)
 
     for plural, kind in (("basemodels", "BaseModel"), ("gpuclasses", "GpuClass"), ("adapters", "Adapter")):
 
-        def catalog_changed(namespace: str | None, name: str, kind: str = kind, **_: Any) -> None:
+        async def catalog_changed(namespace: str | None, name: str, kind: str = kind, **_: Any) -> None:
             for other in woken(Key(kind, namespace or "", name)):
                 add(other)
 
         kopf.on.event(GROUP, VERSION, plural, registry=registry, id=plural)(catalog_changed)
 
     @kopf.on.event("", "v1", "pods", labels={RUN_LABEL: kopf.PRESENT}, registry=registry)
-    def pod_changed(namespace: str | None, annotations: Any, **_: Any) -> None:
+    async def pod_changed(namespace: str | None, annotations: Any, **_: Any) -> None:
         kind, _slash, name = annotations.get(OWNER_ANNOTATION, "").partition("/")
         if name:
             add(Key(kind, namespace or "", name))
@@ -57,6 +74,7 @@ def settings_of() -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.posting.loggers = False
     settings.scanning.disabled = True
+    settings.persistence.diffbase_storage = NoDiffBase()
     # Not "v1/pods": that form parses as a resource of that name, matches nothing, and every pod of the cluster is watched.
     settings.watching.label_selectors["", "v1", "pods"] = RUN_LABEL
     settings.watching.server_timeout = 300
