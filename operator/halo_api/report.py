@@ -11,7 +11,7 @@ from halo_api.base import ApiModel, Sha256, Text, Time, VolumeUri
 from halo_api.conditions import Reason
 
 # Failures that another attempt may survive; every other one is the user's to mend, and a retry would fail the same way.
-INFRASTRUCTURE = frozenset({Reason.INTERRUPTED, Reason.CRASHED, Reason.NODE_LOST, Reason.EVICTED})
+INFRASTRUCTURE = frozenset({Reason.INTERRUPTED, Reason.CRASHED, Reason.NODE_LOST, Reason.EVICTED, Reason.NOT_STARTED})
 
 
 class ProgressReport(ApiModel):

@@ -20,6 +20,7 @@ from halo_operator.events import Recorder
 from halo_operator.lease import Lease
 from halo_operator.queue import Key, WorkQueue
 from halo_operator.reconcile import Reconciler
+from halo_operator.release import release_all
 from halo_operator.reports import Reports
 from halo_operator.server import ReportServer, health_application
 from halo_operator.settings import Settings, SettingsError, load
@@ -160,6 +161,13 @@ async def run(settings: Settings) -> int:
     return code
 
 
+async def release(settings: Settings) -> None:
+    """Let go of every pod of a run, as an uninstall needs it."""
+    cluster = await Cluster.connect()
+    await release_all(cluster, settings.watch_namespaces)
+    await cluster.close()
+
+
 def main() -> None:
     """Start the operator."""
     try:
@@ -167,6 +175,13 @@ def main() -> None:
     except SettingsError as error:
         raise SystemExit(str(error)) from None
     configure_logging(settings)
+    if sys.argv[1:] == ["release"]:
+        asyncio.run(release(settings))
+        return
+    if sys.argv[1:]:
+        raise SystemExit(
+            f"found {' '.join(sys.argv[1:])!r}; the only verb is release, which the chart runs before an uninstall"
+        )
     raise SystemExit(asyncio.run(run(settings)))
 
 

@@ -39,6 +39,7 @@ from halo_operator.plan.world import (
     RunWorld,
 )
 from halo_operator.queue import Key
+from halo_operator.release import letting_go
 from halo_operator.reports import Reports
 from halo_operator.settings import Settings
 
@@ -95,9 +96,10 @@ class Reconciler:
             return await self._unreadable(body, error)
         status = TrainingJobStatus.model_validate(body.get("status", {}))
         views = all_of(pods, self._now())
-        fresh = status.frozen is None and not meta.deleting and not is_terminal(status)
+        over = meta.deleting or is_terminal(status)
+        fresh = status.frozen is None and not over
         catalog = await self._catalog(key, spec) if fresh else Catalog()
-        if not fresh and any(p.ended for p in views):
+        if not fresh and not over and any(p.ended for p in views):
             catalog = Catalog(adapter=await self._adapter(key))
         world = RunWorld(meta, spec, status, views, self._environment(), catalog, self._reports.latest(meta.uid))
         plan = plan_run(world, self._now())
@@ -251,14 +253,8 @@ class Reconciler:
         pod = await self._cluster.get("Pod", ref.namespace, ref.name)
         if pod is None or pod["metadata"]["uid"] != ref.uid:
             return
-        finalizers = pod["metadata"].get("finalizers", [])
-        if names.METERED_FINALIZER not in finalizers:
-            return
-        index = finalizers.index(names.METERED_FINALIZER)
-        path = f"/metadata/finalizers/{index}"
-        await self._patch(
-            ref, [{"op": "test", "path": path, "value": names.METERED_FINALIZER}, {"op": "remove", "path": path}]
-        )
+        if operations := letting_go(pod):
+            await self._patch(ref, operations)
 
     async def _patch(self, ref: PodRef, operations: list[Object]) -> None:
         try:

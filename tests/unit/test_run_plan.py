@@ -245,6 +245,13 @@ def test_an_image_that_cannot_be_pulled_is_said_at_once_and_ends_the_run_after_t
     assert (failed.reason, len(late.delete)) == ("ImagePullFailed", 1)
 
 
+def test_pods_that_never_start_on_their_node_are_tried_again_as_the_next_attempt() -> None:
+    at = replace(started(), pods=(pod(bound_at=NOW),))
+    plan = plan_run(at, NOW + seconds(601))
+    assert plan.status
+    assert (plan.status.attempt, plan.status.failures, len(plan.delete)) == (2, 1, 1)
+
+
 def test_a_half_placed_attempt_gives_its_gpus_back() -> None:
     two = {"spec": spec(gpu={"type": "h100", "count": 2}), "catalog": catalog(gpu=GpuEntry("h100", gpu(perNode=1)))}
     pods = (running(pod(rank=0)), pod(rank=1, blocked="no node", blocked_reason="Unschedulable"))

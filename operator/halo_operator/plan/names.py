@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 
-RUN_LABEL = "halo.training/run"
+from halo_api.labels import ATTEMPT_LABEL as ATTEMPT_LABEL
+from halo_api.labels import RANK_LABEL as RANK_LABEL
+from halo_api.labels import ROLE_LABEL as ROLE_LABEL
+from halo_api.labels import RUN_LABEL as RUN_LABEL
+
 KEY_LABEL = "halo.training/key"
-ROLE_LABEL = "halo.training/role"
-ATTEMPT_LABEL = "halo.training/attempt"
-RANK_LABEL = "halo.training/rank"
 OWNER_ANNOTATION = "halo.training/owner"
 BASE_ANNOTATION = "halo.training/base-model"
 METERED_FINALIZER = "halo.training/metered"

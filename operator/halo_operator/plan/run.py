@@ -180,18 +180,18 @@ def watch(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: dat
             ),
             update=update,
         )
-    youngest = min((now - p.created_at).total_seconds() for p in attempt.pods)
-    if attempt.bound_at is None or youngest < SLOW_START_SECONDS:
-        return Plan(requeue_after=SLOW_START_SECONDS, update=update)
-    return replace(
-        state(
-            world,
-            status,
-            conditions.working(Reason.STARTING, f"attempt {attempt.number} is starting on its nodes", placed),
-            now,
-        ),
-        update=update,
+    age, limit = (
+        min((now - p.created_at).total_seconds() for p in attempt.pods),
+        world.environment.start_timeout_seconds,
     )
+    if attempt.bound_at is None or age < SLOW_START_SECONDS:
+        return Plan(requeue_after=SLOW_START_SECONDS, update=update)
+    if age > limit:
+        words = f"its pods were on their nodes but did not run within {limit} s (kubectl describe pod {attempt.pods[0].ref.name})"
+        late = Outcome(result="Failed", reason=Reason.NOT_STARTED, message=words)
+        return relaunch_or_fail(world, status, attempt, late, now)
+    facts = conditions.working(Reason.STARTING, f"attempt {attempt.number} is starting on its nodes", placed)
+    return replace(state(world, status, facts, now), update=update, requeue_after=limit - age + 1)
 
 
 def held_up(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, pod: PodView, now: datetime) -> RunPlan:
