@@ -31,6 +31,8 @@ log = logging.getLogger("halo_operator")
 RELIST_SECONDS = 600.0
 # With a relist every ten minutes, no success for half an hour means that nothing works any more.
 SILENT_SECONDS = 1800.0
+# Every kind is listed once before the watches are ready.
+WATCHES_START_SECONDS = 120.0
 KINDS = ("TrainingJob", "Dataset")
 
 
@@ -95,6 +97,25 @@ async def relist(cluster: Cluster, queue: WorkQueue, namespaces: tuple[str, ...]
             log.warning("relist: %s", error)
 
 
+def listen(stop: asyncio.Event) -> None:
+    """Set `stop` when the process is asked to end."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+
+async def keep_watching(ready: asyncio.Event, stop: asyncio.Event) -> None:
+    """Return only if the watches do not start: Kopf stays, and does nothing, when its first look at the API fails."""
+    try:
+        async with asyncio.timeout(WATCHES_START_SECONDS):
+            await ready.wait()
+    except TimeoutError:
+        log.error("the watches did not start within %d s", WATCHES_START_SECONDS)
+        return
+    # Kopf takes the signals for itself when it starts, and an end by its hand looks like a failure.
+    listen(stop)
+    await asyncio.Event().wait()
+
+
 async def serve(app: web.Application, port: int, context: ssl.SSLContext | None = None) -> web.AppRunner:
     """Serve an application on every address of the pod."""
     runner = web.AppRunner(app, access_log=None)
@@ -108,8 +129,7 @@ async def run(settings: Settings) -> int:
     cluster = await Cluster.connect()
     await require_crds(cluster)
     stop, ready = asyncio.Event(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    listen(stop)
 
     lease = Lease(cluster, settings.namespace, settings.identity)
     reports = Reports()
@@ -142,10 +162,11 @@ async def run(settings: Settings) -> int:
         work = [
             asyncio.create_task(lease.keep()),
             asyncio.create_task(queue.run()),
+            asyncio.create_task(keep_watching(ready, stop)),
             asyncio.create_task(relist(cluster, queue, settings.watch_namespaces)),
         ]
         done, _ = await asyncio.wait({stopping, watching, *work}, return_when=asyncio.FIRST_COMPLETED)
-        for task in done - {stopping}:
+        for task in done if stopping not in done else ():
             code = 1
             log.error("ending: %s", task.exception() or "the watch or the lease ended")
         stop.set()

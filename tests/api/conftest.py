@@ -107,4 +107,4 @@ def operator(installed_chart: Kubectl) -> Iterator[OperatorProcess]:
     """One replica that leads while the tests of a module run."""
     operator = OperatorProcess(installed_chart)
     yield operator.wait_until_leading()
-    operator.stop()
+    assert operator.stop() == 0
