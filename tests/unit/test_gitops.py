@@ -1,0 +1,77 @@
+"""How Flux reads every moment of a run: judged by kstatus itself, the library that Flux judges with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+from halo_api import API_VERSION
+from halo_api.training_job import TrainingJobStatus
+from halo_operator.plan.run import plan_run
+from halo_operator.plan.world import RunWorld
+from tests.unit.builders import NOW, catalog, ended, failure, pod, running, seconds, spec, success, world
+
+KSTATUS = Path(__file__).resolve().parents[2] / "hack" / "kstatus"
+
+
+def judged(statuses: list[TrainingJobStatus], generation: int = 1) -> list[str]:
+    lines = [
+        json.dumps(
+            {
+                "apiVersion": API_VERSION,
+                "kind": "TrainingJob",
+                "metadata": {"name": "run", "namespace": "team", "generation": generation},
+                "status": status.to_json(),
+            }
+        )
+        for status in statuses
+    ]
+    done = subprocess.run(
+        ["go", "run", "-trimpath", "."],
+        cwd=KSTATUS,
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        env=os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def moments() -> dict[str, TrainingJobStatus]:
+    """The status at each moment of a run's life, as the operator writes it."""
+    fresh = world()
+
+    def after(at: RunWorld, later: float = 0) -> TrainingJobStatus:
+        status = plan_run(at, NOW + seconds(later)).status
+        assert status
+        return status
+
+    started = replace(fresh, status=after(fresh))
+    training = replace(started, pods=(running(pod()),))
+    return {
+        "nobody has looked yet": TrainingJobStatus(observed_generation=-1),
+        "waiting for its data set": after(world(catalog=catalog(dataset=None))),
+        "refused": after(world(catalog=catalog(base=None))),
+        "starting": started.status,
+        "queued": after(replace(started, pods=(pod(blocked="no GPU", blocked_reason="Unschedulable"),)), 2),
+        "running": after(training),
+        "relaunching": after(replace(training, pods=(ended(running(pod()), failure("Crashed")),))),
+        "suspended": after(replace(started, spec=spec(suspend=True))),
+        "failed": after(replace(training, pods=(ended(running(pod()), failure("BadRow")),))),
+        "complete": after(replace(training, pods=(ended(running(pod()), success()),))),
+    }
+
+
+def test_flux_waits_while_a_run_goes_on_and_tells_success_from_failure() -> None:
+    found = moments()
+    verdicts = dict(zip(found, judged(list(found.values())), strict=True))
+    expected = dict.fromkeys(found, "InProgress") | {"refused": "Failed", "failed": "Failed", "complete": "Current"}
+    assert verdicts == expected
+
+
+def test_a_status_about_an_older_generation_is_never_current() -> None:
+    assert judged([moments()["complete"]], generation=2) == ["InProgress"]
