@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from .common import Trouble, answers, cache, free_space, need, run, say
+from .common import Trouble, answers, cache, free_space, need, remove, run, say
 from .engine import Buildah
 
 PUBLIC = "python:3.11-slim"
@@ -32,6 +32,8 @@ def image(buildah: Buildah) -> str:
 def _bootstrap(buildah: Buildah) -> None:
     free_space(cache("images"), 3, "the base image")
     need(debootstrap="debootstrap")
+    for unfinished in cache("images").glob(".base-*"):
+        remove(unfinished)
     say(f"no image registry answers: make the base image from Debian {RELEASE}")
     with tempfile.TemporaryDirectory(dir=cache("images"), prefix=".base-") as scratch:
         root = Path(scratch) / "root"

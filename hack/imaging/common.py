@@ -77,6 +77,14 @@ def free_space(folder: Path, gigabytes: float, purpose: str) -> None:
         )
 
 
+def remove(folder: Path) -> None:
+    """Remove a folder, having unmounted what a killed image build left mounted in it."""
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for mount in sorted((m for m in mounts if Path(m).is_relative_to(folder)), reverse=True):
+        run("umount", mount)
+    shutil.rmtree(folder)
+
+
 def digest(parts: Iterable[str | bytes | Path]) -> str:
     """A short hash of texts and of files or folders (names, modes and contents, not times)."""
     total = hashlib.sha256()

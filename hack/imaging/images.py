@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import base, wheelhouse
-from .common import REPO, Trouble, cache, digest, free_space, locked, say
+from .common import REPO, Trouble, cache, digest, free_space, locked, remove, say
 from .engine import Buildah, Docker
 
 
@@ -104,4 +103,4 @@ class Record:
 def clean() -> None:
     """Remove everything that image builds left in the cache, the wheelhouse excepted."""
     with locked("images"):
-        shutil.rmtree(cache("images"))
+        remove(cache("images"))
