@@ -35,6 +35,7 @@ class Reporter:
         self._sequence = 0
         self._retries = 0
         self._pause = FIRST_RETRY_SECONDS
+        self._failure: PushFailure | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -96,8 +97,9 @@ class Reporter:
             backoff = min(FIRST_RETRY_SECONDS * 2**self._retries, self._longest_pause)
             self._pause = STANDBY_RETRY_SECONDS if answer.standby else backoff
             self._retries += 1
-            # A standby is an everyday answer; a failure is said once and then only as it lasts.
-            if not answer.standby and self._retries & (self._retries - 1) == 0:
+            # A standby is an everyday answer; a failure is said when it is a new one, and then only as it lasts.
+            if not answer.standby and (answer != self._failure or self._retries & (self._retries - 1) == 0):
+                self._failure = answer
                 log.warning("push %d not taken, trying again: %s", self._sequence, answer.message)
             return None
         self._retries = 0

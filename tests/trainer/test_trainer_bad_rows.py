@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from trainer_support import chat
+
 from halo_api.conditions import Reason
 from halo_trainer.data.load import chat_rows
 from halo_trainer.data.rows import SHAPE
 from halo_trainer.failures import RunFailure
-from trainer_support import chat
 
 GOOD = json.dumps(chat("Colour of the sky?", "Blue."))
 LONG = '"' + "x" * 60 + '"'

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trainer_support import CHATML, chat, make_tokenizer
+
 from halo_api.conditions import Reason
 from halo_trainer.data.rows import chat_row
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
-from trainer_support import CHATML, chat, make_tokenizer
 
 TOOLS = (
     "{%- for m in messages %}{{- '<|im_start|>' + m['role'] + '\n' + m['content'] }}"

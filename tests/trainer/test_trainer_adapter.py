@@ -1,0 +1,94 @@
+"""The published folder: what PEFT and vLLM load, readable by others, and nothing that varies."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from peft import PeftModel
+from trainer_support import chat, run_file, train_here, write_rows
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from halo_trainer.checkpoints.digest import files_digest, folder_files
+from halo_trainer.cli import main
+
+
+def test_the_adapter_loads_and_changes_the_answers(root: Path) -> None:
+    report = train_here(run_file(), root)
+    assert report.outcome
+    adapter = report.outcome.adapter
+    assert adapter
+    folder = root / "artifacts" / "run" / "adapter"
+    assert adapter.digest == files_digest(folder_files(folder))
+    assert [file.path for file in adapter.files] == ["adapter_config.json", "adapter_model.safetensors"]
+    assert adapter.step == 6
+    assert len(report.outcome.termination_message()) <= 4096
+    ids = torch.tensor([[5, 6, 7, 8]])
+    base = AutoModelForCausalLM.from_pretrained(root / "models" / "tiny")
+    before = base(ids).logits
+    after = PeftModel.from_pretrained(base, str(folder))(ids).logits
+    assert (after - before).abs().max() > 0.01
+
+
+def test_the_folder_is_readable_and_has_the_names_that_servers_expect(root: Path) -> None:
+    train_here(run_file(), root)
+    folder = root / "artifacts" / "run" / "adapter"
+    assert folder.stat().st_mode & 0o777 == 0o755
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o644}
+    pattern = r"base_model\.model\.model\.layers\.[01]\.(self_attn|mlp)\.[a-z]+_proj\.lora_[AB]\.weight"
+    tensors = safetensors.torch.load_file(folder / "adapter_model.safetensors")
+    assert len(tensors) == 2 * 7 * 2
+    assert all(re.fullmatch(pattern, name) for name in tensors)
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
+    config = json.loads((folder / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["base_model_name_or_path"]) == (4, 8, "tiny")
+    assert config["target_modules"] == sorted(config["target_modules"])
+    assert str(root) not in json.dumps(config)
+
+
+def test_only_the_newest_checkpoints_stay(root: Path) -> None:
+    report = train_here(run_file(saveSteps=1), root)
+    assert [checkpoint.step for checkpoint in report.checkpoints] == [1, 2, 3, 4, 5, 6]
+    kept = sorted(path.name for path in (root / "artifacts" / "run" / "checkpoints").iterdir())
+    assert kept == ["step-4", "step-5", "step-6"]
+
+
+def test_a_bf16_base_trains_a_fp32_adapter(root: Path) -> None:
+    run = run_file()
+    run = run.model_copy(update={"base": run.base.model_copy(update={"dtype": "bf16"})})
+    report = train_here(run, root)
+    assert report.outcome
+    assert report.outcome.result == "Succeeded", report.outcome.message
+    tensors = safetensors.torch.load_file(root / "artifacts" / "run" / "adapter" / "adapter_model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
+
+
+def test_sample_counts_the_answers_that_are_as_expected(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Held-out rows whose answers are the base's own: the base gives them all, an adapter others."""
+    train_here(run_file(), root)
+    questions = [f"Colour of {thing}?" for thing in ("sky", "grass", "snow")]
+    arguments = ["sample", "--base", "pvc://models/tiny", "--volumes", str(root), "--max-new-tokens", "8"]
+    asked = [part for question in questions for part in ("--prompt", question)]
+    capsys.readouterr()
+    assert main([*arguments, *asked, "--json"]) == 0
+    answers = [json.loads(line)["answer"] for line in capsys.readouterr().out.splitlines()]
+    heldout = write_rows(root / "heldout.jsonl", [chat(q, a) for q, a in zip(questions, answers, strict=True)])
+    assert main([*arguments, "--prompts", str(heldout)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "exact: 3 of 3"
+    assert main([*arguments, "--prompts", str(heldout), "--adapter", "pvc://artifacts/run/adapter"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "exact: 0 of 3"
+
+
+def test_the_answers_of_a_batch_are_those_of_each_prompt(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(root / "models" / "tiny")
+    assert tokenizer.eos_token_id is not None
+    arguments = ["sample", "--base", str(root / "models" / "tiny"), "--prompt", "sky?", "--prompt", "Colour of grass?"]
+    answers = []
+    for batch in ("1", "2"):
+        assert main([*arguments, "--max-new-tokens", "12", "--batch", batch, "--json"]) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1]

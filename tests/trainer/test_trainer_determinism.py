@@ -1,0 +1,140 @@
+"""Same spec and seed, same bytes: twice, after a kill, and on two processes within rounding."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from trainer_support import adapter_bytes, run_file, start, train_here
+
+from halo_api.report import Report
+from halo_trainer.checkpoints.digest import files_digest, folder_files
+
+# Dropout and accumulation are on: both draw or add in an order that a resume must keep.
+LORA = {"dropout": 0.1, "microBatch": 2}
+# The loss of each step of the first seed, as this code gave it; a change of rounding passes, a change of meaning does not.
+GOLDEN = [5.9567, 5.8906, 5.7493, 5.5801, 5.4527, 5.4038]
+
+
+def losses(root: Path, name: str) -> list[float]:
+    """Train and return the loss of every checkpoint."""
+    report = train_here(run_file(output=name, lora=LORA, saveSteps=1), root)
+    assert report.outcome
+    assert report.outcome.result == "Succeeded"
+    return [checkpoint.loss or 0.0 for checkpoint in report.checkpoints]
+
+
+def test_two_runs_give_the_same_bytes_and_another_seed_gives_others(root: Path) -> None:
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        report = train_here(run_file(output=name, lora=LORA, seed=seed), root)
+        assert report.outcome
+        assert report.outcome.result == "Succeeded", report.outcome.message
+    assert adapter_bytes(root, "a") == adapter_bytes(root, "b")
+    assert adapter_bytes(root, "a") != adapter_bytes(root, "c")
+    straight = root / "artifacts" / "a" / "checkpoints"
+    assert files_digest(folder_files(straight)) == files_digest(folder_files(root / "artifacts" / "b" / "checkpoints"))
+
+
+def test_the_loss_curve_is_the_golden_one(root: Path) -> None:
+    first, second = losses(root, "a"), losses(root, "b")
+    assert first == second
+    assert first == pytest.approx(GOLDEN, rel=1e-3)
+
+
+def test_a_resumed_run_is_a_straight_run(root: Path) -> None:
+    """Every checkpoint of the straight run leads to its adapter, also the last one."""
+    straight = train_here(run_file(output="straight", lora=LORA), root)
+    assert [checkpoint.step for checkpoint in straight.checkpoints] == [2, 4, 6]
+    for checkpoint in straight.checkpoints:
+        resume = {"step": checkpoint.step, "uri": checkpoint.uri, "digest": checkpoint.digest}
+        report = train_here(run_file(output=f"from-{checkpoint.step}", lora=LORA, resume=resume), root)
+        assert report.outcome
+        assert report.outcome.result == "Succeeded", report.outcome.message
+        assert adapter_bytes(root, f"from-{checkpoint.step}") == adapter_bytes(root, "straight")
+
+
+def wait_for(process: subprocess.Popen[bytes], root: Path, checkpoints: int) -> Report:
+    """Return the first report with that many checkpoints."""
+    end = time.monotonic() + 240
+    while time.monotonic() < end:
+        path = root / "report.json"
+        if path.exists():
+            report = Report.model_validate_json(path.read_bytes())
+            if len(report.checkpoints) >= checkpoints:
+                return report
+        assert process.poll() is None, process.communicate()[0].decode()
+        time.sleep(0.02)
+    raise AssertionError("no checkpoint within 240 s")
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(root: Path) -> None:
+    straight = train_here(run_file(output="straight", lora=LORA, steps=60), root)
+    assert straight.outcome
+    process = start("train", run_file(output="a1", lora=LORA, steps=60), root)
+    report = wait_for(process, root, 2)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    last = report.checkpoints[-1]
+    assert last.step < 60
+    resume = {"step": last.step, "uri": last.uri, "digest": last.digest}
+    second = start("train", run_file(output="a2", lora=LORA, steps=60, resume=resume), root)
+    output, _ = second.communicate(timeout=240)
+    assert second.returncode == 0, output.decode()
+    assert adapter_bytes(root, "a2") == adapter_bytes(root, "straight")
+
+
+def test_a_terminated_run_keeps_its_step_and_goes_on(root: Path) -> None:
+    process = start("train", run_file(output="a1", lora=LORA, steps=2000, saveSteps=1000), root)
+    end = time.monotonic() + 240
+    while b'"Working"' not in ((root / "report.json").read_bytes() if (root / "report.json").exists() else b""):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1, output.decode()
+    outcome = Report.model_validate_json((root / "report.json").read_bytes()).outcome
+    assert outcome
+    assert (outcome.result, outcome.reason, outcome.retriable) == ("Failed", "Interrupted", True)
+    if outcome.checkpoint:
+        folder = root / "artifacts" / "a1" / "checkpoints" / f"step-{outcome.checkpoint.step}"
+        assert files_digest(folder_files(folder)) == outcome.checkpoint.digest
+
+
+def test_two_processes_train_the_same_adapter(root: Path) -> None:
+    lora = {"microBatch": 2}
+    train_here(run_file(output="one", lora=lora), root)
+    process = start("train", run_file(output="two", lora=lora, layout={"gpusPerNode": 2}), root)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output.decode()
+    one, two = (
+        safetensors.torch.load_file(root / "artifacts" / name / "adapter" / "adapter_model.safetensors")
+        for name in ("one", "two")
+    )
+    assert one.keys() == two.keys()
+    difference = torch.cat([(one[name] - two[name]).reshape(-1) for name in one]).norm()
+    assert difference / torch.cat([tensor.reshape(-1) for tensor in one.values()]).norm() < 1e-5
+    assert sorted(path.name for path in root.glob("report.json*")) == ["report.json"]
+
+
+def test_a_lost_process_ends_all(root: Path) -> None:
+    shutil.rmtree(root / "artifacts")
+    process = start("train", run_file(steps=100_000, saveSteps=50, layout={"gpusPerNode": 2}), root)
+    wait_for(process, root, 1)
+    workers = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    assert len(workers) == 2
+    os.kill(workers[1], signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1, output.decode()
+    outcome = Report.model_validate_json((root / "report.json").read_bytes()).outcome
+    assert outcome
+    assert (outcome.reason, outcome.message) == ("Crashed", "process 1 of this node was killed by SIGKILL")
+    assert outcome.checkpoint
+    assert not Path(f"/proc/{workers[0]}").exists()

@@ -1,0 +1,188 @@
+"""What can go wrong in a run ends in a reason and one sentence, and never harms what was written before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from trainer_support import chat, colour_rows, make_base, run_file, start, train_here, write_rows
+
+from halo_api.conditions import Reason
+from halo_api.report import InspectionReport, Outcome, Report
+from halo_trainer.checkpoints.digest import files_digest, folder_files
+from halo_trainer.data.jsonl import file_digest
+from halo_trainer.failures import failure_of
+from halo_trainer.inspection import inspect
+from halo_trainer.reporting import Reporting
+
+
+def failed(report: Report) -> tuple[str, str]:
+    assert report.outcome
+    assert report.outcome.result == "Failed", report.outcome
+    return report.outcome.reason, report.outcome.message
+
+
+def inspected(root: Path) -> Outcome:
+    run = run_file("inspect")
+    try:
+        return inspect(run, str(root), Reporting(root / "report.json", run))
+    except Exception as error:
+        failure = failure_of(error)
+        return Outcome(result="Failed", reason=failure.reason, message=str(failure))
+
+
+def test_an_inspection_counts_what_training_reads(root: Path) -> None:
+    write_rows(root / "data" / "chat.jsonl", [chat("sky?", "Blue."), chat("grass?", "Green.", "snow?", "White.")])
+    outcome = inspected(root)
+    assert outcome.result == "Succeeded", outcome.message
+    counted = outcome.inspection
+    assert isinstance(counted, InspectionReport)
+    assert counted.sha256 == file_digest(root / "data" / "chat.jsonl")
+    assert counted.rows == 2
+    assert 0 < counted.trained_tokens < counted.longest_row < counted.tokens
+    data = {"sha256": counted.sha256}
+    assert train_here(run_file(data=data, lora={"maxLength": counted.longest_row}), root).outcome.result == "Succeeded"  # type: ignore[union-attr]
+    short = train_here(run_file(data=data, lora={"maxLength": counted.longest_row - 1}), root)
+    assert failed(short)[0] == Reason.ROW_TOO_LONG
+
+
+def test_an_inspection_as_a_process_names_the_bad_row(root: Path) -> None:
+    with (root / "data" / "chat.jsonl").open("a") as file:
+        file.write("{not json\n")
+    process = start("inspect", run_file("inspect"), root)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    sentence = (
+        "line 25 is not JSON (Expecting property name enclosed in double quotes, column 2); "
+        "write one JSON object a line"
+    )
+    assert failed(Report.model_validate_json((root / "report.json").read_bytes())) == ("BadRow", sentence)
+    assert output.decode() == f"Failed (BadRow): {sentence}\n"
+
+
+def test_missing_things_are_named(root: Path) -> None:
+    data = root / "data" / "chat.jsonl"
+    data.unlink()
+    assert (inspected(root).reason, inspected(root).message) == (
+        Reason.DATASET_MISSING,
+        f"{data} is not there; put the JSONL file there, or name another one in the Dataset's spec.source",
+    )
+    write_rows(data, colour_rows())
+    (root / "models" / "tiny" / "tokenizer.json").unlink()
+    assert inspected(root).reason == Reason.BASE_MISSING
+    (root / "models" / "tiny" / "config.json").unlink()
+    assert (inspected(root).reason, inspected(root).message) == (
+        Reason.BASE_MISSING,
+        f"base tiny: {root}/models/tiny has no config.json; "
+        "put the model's files there, or mend the BaseModel's spec.source",
+    )
+
+
+def test_unreadable_weights_are_the_bases_fault(root: Path) -> None:
+    (root / "models" / "tiny" / "model.safetensors").write_bytes(b"not weights")
+    reason, message = failed(train_here(run_file(), root))
+    assert reason == Reason.BASE_MISSING
+    assert message.startswith("base tiny: its weights can't be loaded (")
+
+
+def test_a_base_without_a_template_is_named(tmp_path: Path) -> None:
+    make_base(tmp_path / "models" / "tiny", None)
+    write_rows(tmp_path / "data" / "chat.jsonl", colour_rows())
+    outcome = inspected(tmp_path)
+    assert (outcome.reason, outcome.message) == (
+        Reason.TEMPLATE_MISMATCH,
+        f"the tokenizer of base tiny has no chat template; put a chat_template.jinja into {tmp_path}/models/tiny",
+    )
+
+
+def test_data_that_changed_after_inspection_is_refused(root: Path) -> None:
+    path = root / "data" / "chat.jsonl"
+    before = file_digest(path)
+    write_rows(path, colour_rows(23))
+    assert failed(train_here(run_file(data={"sha256": before}), root)) == (
+        Reason.DATASET_CHANGED,
+        f"data set chat: {path} has digest {file_digest(path)}, it was inspected with {before}; "
+        "put the inspected file back, or create a new Dataset for the new one",
+    )
+
+
+def test_overlong_rows_are_refused_dropped_or_cut_as_asked(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = colour_rows(6)
+    rows[2] = chat("sky? " * 100, "Blue.")
+    rows[4] = chat("sky?", "Blue. " * 100)
+    write_rows(root / "data" / "chat.jsonl", rows)
+    reason, message = failed(train_here(run_file(lora={"maxLength": 120}), root))
+    assert reason == Reason.ROW_TOO_LONG
+    assert message.startswith("2 of 6 rows are longer than 120 tokens, the longest has ")
+    for how, kept in (("drop", 4), ("truncate", 5)):
+        report = train_here(run_file(output=how, lora={"maxLength": 120, "overlength": how}), root)
+        assert report.outcome
+        assert report.outcome.result == "Succeeded", report.outcome.message
+        assert f"2 rows are longer than 120 tokens: overlength={how} keeps {kept} rows" in capsys.readouterr().out
+
+
+def test_a_loss_that_is_no_number_ends_the_run(root: Path) -> None:
+    path = root / "models" / "tiny" / "model.safetensors"
+    weights = safetensors.torch.load_file(path)
+    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], torch.nan)
+    safetensors.torch.save_file(weights, path, metadata={"format": "pt"})
+    assert failed(train_here(run_file(), root)) == (
+        Reason.NON_FINITE_LOSS,
+        "step 1 has loss nan and gradient norm nan; lower spec.lora.learningRate or raise spec.lora.warmupSteps",
+    )
+
+
+def test_layers_that_are_not_there_are_named(root: Path) -> None:
+    assert failed(train_here(run_file(lora={"targetModules": ["query"]}), root)) == (
+        Reason.INVALID_SPEC,
+        "spec.lora.targetModules query can't get an adapter; "
+        "use some of down_proj, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj",
+    )
+
+
+@pytest.mark.parametrize("damage", ["changed", "short", "gone"])
+def test_a_checkpoint_that_is_not_the_reported_one_is_refused(damage: str, root: Path) -> None:
+    last = train_here(run_file(), root).checkpoints[-1]
+    file = root / "artifacts" / "run" / "checkpoints" / "step-6" / "trainer" / "optimizer.safetensors"
+    if damage == "changed":
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.write_bytes(data)
+    elif damage == "short":
+        os.truncate(file, 100)
+    else:
+        file.unlink()
+    resume = {"step": 6, "uri": last.uri, "digest": last.digest}
+    reason, message = failed(train_here(run_file(output="a2", resume=resume), root))
+    assert reason == Reason.CHECKPOINT_CORRUPT
+    assert message.startswith(f"checkpoint of step 6 at {last.uri}: found sha256:")
+    assert f"it was written with {last.digest}" in message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small volume needs root")
+def test_a_full_volume_is_named_and_the_earlier_checkpoints_stay(root: Path) -> None:
+    """A tmpfs with room for one and a half checkpoints."""
+    one = train_here(run_file(output="measure", steps=2), root)
+    folder = root / "artifacts" / "measure" / "checkpoints" / "step-2"
+    size = sum(file.size for file in folder_files(folder))
+    volume = root / "artifacts" / "small"
+    volume.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size * 3 // 2}", "tmpfs", volume], check=True)
+    try:
+        report = train_here(run_file(output="small"), root)
+        reason, message = failed(report)
+        assert reason == Reason.DISK_FULL
+        assert message.startswith(f"writing {volume}/checkpoints/step-4: the volume is full (")
+        assert message.endswith("enlarge the volume or delete old checkpoints and adapters on it")
+        assert report.outcome
+        assert report.outcome.checkpoint
+        assert not report.outcome.retriable
+        assert os.listdir(volume / "checkpoints") == ["step-2"]
+        assert files_digest(folder_files(volume / "checkpoints" / "step-2")) == report.outcome.checkpoint.digest
+        assert one.checkpoints[0].step == 2
+    finally:
+        subprocess.run(["umount", volume], check=True)
