@@ -35,7 +35,7 @@ def judged(statuses: list[TrainingJobStatus], generation: int = 1) -> list[str]:
         input="\n".join(lines),
         capture_output=True,
         text=True,
-        env=os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"},
+        env=os.environ | {"CGO_ENABLED": "0"},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from halo_api.conditions import condition_of, is_true
-from halo_api.report import ProgressReport, Report
+from halo_api.report import CheckpointReport, ProgressReport, Report
 from halo_api.run_file import RUN_ANNOTATION, RunFile
 from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan.pod_view import LOST_AFTER_SECONDS
@@ -96,9 +96,11 @@ def test_two_nodes_get_two_pods_and_a_service_that_exists_first() -> None:
 
 def test_progress_alone_waits_for_ten_seconds_and_a_checkpoint_does_not() -> None:
     at = started()
-    step = lambda n, checkpoints=(): Report(
-        run_uid="uid-1", attempt=1, sequence=n, progress=ProgressReport(step=n, steps=100), checkpoints=checkpoints
-    )  # noqa: E731
+
+    def step(n: int, checkpoints: tuple[CheckpointReport, ...] = ()) -> Report:
+        done = ProgressReport(step=n, steps=100)
+        return Report(run_uid="uid-1", attempt=1, sequence=n, progress=done, checkpoints=checkpoints)
+
     at = replace(at, pods=(running(pod()),), report=step(1))
     first = plan_run(at, NOW + seconds(1))
     assert first.status

@@ -14,7 +14,20 @@ from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan import names
 from halo_operator.plan.run import is_terminal, plan_run
 from halo_operator.plan.world import GpuEntry, PodView, RunWorld
-from tests.unit.builders import NOW, catalog, checkpoint, ended, failure, gpu, pod, running, seconds, spec, success, world
+from tests.unit.builders import (
+    NOW,
+    catalog,
+    checkpoint,
+    ended,
+    failure,
+    gpu,
+    pod,
+    running,
+    seconds,
+    spec,
+    success,
+    world,
+)
 
 STEPS = 100
 
@@ -51,11 +64,17 @@ class Simulation:
         live = [p for p in self.world.pods if not p.ended]
         if is_terminal(before):
             assert self.status.conditions == before.conditions, "terminal is final"
-        assert len({(p.attempt, p.rank) for p in self.world.pods}) == len(self.world.pods), "never two trainers of one attempt and rank"
+        assert len({(p.attempt, p.rank) for p in self.world.pods}) == len(self.world.pods), (
+            "never two trainers of one attempt and rank"
+        )
         assert (self.status.attempt or 0) >= (before.attempt or 0), "attempts only grow"
         kept = {c.step for c in before.checkpoints[-1:]}
-        assert kept <= {c.step for c in self.status.checkpoints} or self.world.spec.backoff_limit, "a checkpoint is never lost"
-        assert all(p.attempt <= (self.status.attempt or 0) for p in live), "the status names an attempt before its pods exist"
+        assert kept <= {c.step for c in self.status.checkpoints} or self.world.spec.backoff_limit, (
+            "a checkpoint is never lost"
+        )
+        assert all(p.attempt <= (self.status.attempt or 0) for p in live), (
+            "the status names an attempt before its pods exist"
+        )
         if is_true(self.status.conditions, "Complete"):
             assert self.adapters, "complete means that the adapter is there"
 
@@ -85,7 +104,9 @@ class Simulation:
 
     def _collect(self) -> None:
         """The API server removes a deleted pod once it ended and nobody holds it."""
-        self.world = replace(self.world, pods=tuple(p for p in self.world.pods if p.metered or p.deleting_since is None or not p.ended))
+        self.world = replace(
+            self.world, pods=tuple(p for p in self.world.pods if p.metered or p.deleting_since is None or not p.ended)
+        )
 
     def act(self, action: str, which: int, step: int) -> None:
         """Something happens in the cluster."""
@@ -105,10 +126,14 @@ class Simulation:
                 self._change(target.ref.uid, lambda p: replace(p, deleting_since=self.now))
                 self._end(target, failure("Interrupted", step=step, attempt=target.attempt))
             case "report" if self.status.attempt:
-                found = Report(run_uid="uid-1", attempt=self.status.attempt, checkpoints=(checkpoint(step, self.status.attempt),))
+                found = Report(
+                    run_uid="uid-1", attempt=self.status.attempt, checkpoints=(checkpoint(step, self.status.attempt),)
+                )
                 self.world = replace(self.world, report=found)
             case "suspend":
-                self.world = replace(self.world, spec=spec(gpu={"type": "h100", "count": self.world.spec.gpu.count}, suspend=True))
+                self.world = replace(
+                    self.world, spec=spec(gpu={"type": "h100", "count": self.world.spec.gpu.count}, suspend=True)
+                )
             case "resume":
                 self.world = replace(self.world, spec=spec(gpu={"type": "h100", "count": self.world.spec.gpu.count}))
         for p in [p for p in self.world.pods if p.deleting_since and not p.ended]:
@@ -128,7 +153,9 @@ ACTIONS = st.tuples(
 
 
 @given(st.integers(1, 2), st.lists(ACTIONS, max_size=30))
-def test_whatever_happens_the_invariants_hold_and_the_run_can_be_finished(nodes: int, actions: list[tuple[str, int, int, int]]) -> None:
+def test_whatever_happens_the_invariants_hold_and_the_run_can_be_finished(
+    nodes: int, actions: list[tuple[str, int, int, int]]
+) -> None:
     simulation = Simulation(nodes)
     for action, which, step, crash_after in actions:
         simulation.reconcile(crash_after)
@@ -145,7 +172,9 @@ def test_whatever_happens_the_invariants_hold_and_the_run_can_be_finished(nodes:
 
 
 @given(st.integers(1, 2), st.lists(ACTIONS, max_size=20))
-def test_planning_again_on_what_a_plan_led_to_changes_nothing(nodes: int, actions: list[tuple[str, int, int, int]]) -> None:
+def test_planning_again_on_what_a_plan_led_to_changes_nothing(
+    nodes: int, actions: list[tuple[str, int, int, int]]
+) -> None:
     simulation = Simulation(nodes)
     for action, which, step, _ in actions:
         simulation.reconcile()
