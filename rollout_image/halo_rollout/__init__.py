@@ -1,0 +1,1 @@
+"""Serves a base and its adapters with vLLM's own OpenAI server."""
