@@ -11,7 +11,7 @@ import base64
 import ssl
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -30,6 +30,12 @@ class Asked:
     method: str
     path: str
     body: str
+    answer: int = 0
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it was a write, and was done."""
+        return self.is_write and 0 < self.answer < 300
 
     @property
     def is_write(self) -> bool:
@@ -90,12 +96,14 @@ class Gate:
         await asyncio.to_thread(self.before, asked)
         url = URL(self._server + request.raw_path, encoded=True)
         timeout = aiohttp.ClientTimeout(total=None)
-        async with self._session.request(request.method, url, headers=headers, data=body, timeout=timeout) as answer:
+        async with self._session.request(
+            request.method, url, headers=headers, data=body or None, timeout=timeout
+        ) as answer:
             kept = {k: v for k, v in answer.headers.items() if k.lower() not in HOP_HEADERS}
             response = web.StreamResponse(status=answer.status, headers=kept)
             if "watch=true" not in asked.path:
                 data = await answer.read()
-                await asyncio.to_thread(self.after, asked)
+                await asyncio.to_thread(self.after, replace(asked, answer=answer.status))
                 return web.Response(status=answer.status, headers=kept, body=data)
             await response.prepare(request)
             async for chunk in answer.content.iter_any():

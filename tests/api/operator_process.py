@@ -25,9 +25,11 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def service_account_kubeconfig(admin: Kubectl, folder: Path) -> Path:
-    """A kubeconfig with a real token of the operator's ServiceAccount."""
+def service_account_kubeconfig(admin: Kubectl, folder: Path, server: str = "") -> Path:
+    """A kubeconfig with a real token of the operator's ServiceAccount; by way of another server if one is named."""
     config = yaml.safe_load(admin("config", "view", "--raw", "--minify", "--flatten", "-o", "yaml"))
+    if server:
+        config["clusters"] = [{"name": config["clusters"][0]["name"], "cluster": {"server": server}}]
     token = admin("-n", OPERATOR_NAMESPACE, "create", "token", "halo-operator", "--duration=24h")
     config["users"] = [{"name": config["users"][0]["name"], "user": {"token": token}}]
     path = folder / "operator.kubeconfig"
@@ -39,13 +41,13 @@ def service_account_kubeconfig(admin: Kubectl, folder: Path) -> Path:
 class OperatorProcess:
     """One replica; `kill`, `stop`, `pause` and `resume` are the signals a machine would give it."""
 
-    def __init__(self, admin: Kubectl, **environment: str) -> None:
+    def __init__(self, admin: Kubectl, server: str = "", **environment: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="halo-operator-"))
         self.identity = f"operator-{uuid.uuid4().hex[:6]}"
         self.health_port, self.report_port = free_port(), free_port()
         self.log = self.folder / "log"
         self._environment = os.environ | {
-            "KUBECONFIG": str(service_account_kubeconfig(admin, self.folder)),
+            "KUBECONFIG": str(service_account_kubeconfig(admin, self.folder, server)),
             "PYTHONPATH": str(ROOT / "operator"),
             "HALO_NAMESPACE": OPERATOR_NAMESPACE,
             "HALO_POD_NAME": self.identity,
@@ -72,7 +74,9 @@ class OperatorProcess:
         return self.log.read_text()
 
     def wait_until_leading(self) -> OperatorProcess:
-        eventually(lambda: f"leading as {self.identity}" in self.said(), f"{self.identity} leads: {self.said()[-2000:]}", 60)
+        eventually(
+            lambda: f"leading as {self.identity}" in self.said(), f"{self.identity} leads: {self.said()[-2000:]}", 60
+        )
         return self
 
     def pause(self) -> None:

@@ -95,6 +95,12 @@ def run_file(pod: Object) -> RunFile:
     return RunFile.model_validate_json(pod["metadata"]["annotations"][RUN_ANNOTATION])
 
 
+def resumes_at(pod: Object) -> int:
+    """The step whose checkpoint it goes on from, 0 if it starts anew."""
+    plan = run_file(pod).train
+    return plan.resume.step if plan and plan.resume else 0
+
+
 def bind(node: PlayedNode, pod: Object) -> Object:
     """Wait for the scheduler."""
 
@@ -102,7 +108,7 @@ def bind(node: PlayedNode, pod: Object) -> Object:
         there = node.admin.get(path_of(pod)) or {"spec": {}}
         return there["spec"].get("nodeName") == NODE
 
-    eventually(bound, f"{pod['metadata']['name']} is bound", 20)
+    eventually(bound, f"{pod['metadata']['name']} is bound", 60)
     return node.admin.request("GET", path_of(pod))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from halo_api.report import Outcome, Report
 from tests.api import pods
-from tests.api.client import Api, Object
+from tests.api.client import Object
 from tests.api.kube import OPERATOR, Kubectl, eventually
 from tests.api.operator_process import OperatorProcess, catalog, dataset, training_job
 from tests.api.pods import PlayedNode
@@ -111,7 +111,7 @@ class Stage:
             if not owner or p["metadata"].get("annotations", {}).get("halo.training/owner", "").endswith(f"/{owner}")
         ]
 
-    def pod(self, owner: str = "run", attempt: int = 1, rank: int = 0, seconds: float = 20) -> Object:
+    def pod(self, owner: str = "run", attempt: int = 1, rank: int = 0, seconds: float = 60) -> Object:
         """The pod of an attempt, once it is made."""
         wanted = {"halo.training/attempt": str(attempt), "halo.training/rank": str(rank)}
         found: list[Object] = []
@@ -132,10 +132,10 @@ class Stage:
 
     # --- waiting
 
-    def until(self, holds: Callable[[], Any], what: str, seconds: float = 20) -> None:
+    def until(self, holds: Callable[[], Any], what: str, seconds: float = 60) -> None:
         eventually(lambda: bool(holds()), what, seconds)
 
-    def until_state(self, state: str, name: str = "run", seconds: float = 20) -> None:
+    def until_state(self, state: str, name: str = "run", seconds: float = 60) -> None:
         end = time.monotonic() + seconds
         while self.state(name) != state:
             assert time.monotonic() < end, f"{name} is {self.condition('Ready', name)}, not {state}"
@@ -150,7 +150,7 @@ class Stage:
         return pods.push(operator.report_port, pod, self.tokens[uid], body)
 
     def push_until_acknowledged(
-        self, operator: OperatorProcess, pod: Object, body: Report, seconds: float = 20
+        self, operator: OperatorProcess, pod: Object, body: Report, seconds: float = 60
     ) -> None:
         """Push as the supervisor does: again until everything is in the status."""
 
@@ -168,3 +168,13 @@ class Stage:
 def plural(body: Object) -> str:
     kinds = {"GpuClass": "gpuclasses"}
     return kinds.get(body["kind"], body["kind"].lower() + "s")
+
+
+def steps(stage: Stage) -> list[int]:
+    """The steps whose checkpoints the status keeps."""
+    return [c["step"] for c in stage.status().get("checkpoints", [])]
+
+
+def attempts(stage: Stage) -> list[tuple[int, str]]:
+    """The attempts and what they ended for."""
+    return [(a["attempt"], a.get("reason", "")) for a in stage.status().get("attempts", [])]

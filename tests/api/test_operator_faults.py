@@ -1,0 +1,257 @@
+"""Operators that are killed and paused at the worst moments: nothing goes back, nothing is lost, nothing is done twice."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import urllib3
+
+from tests.api import pods
+from tests.api.audit import AuditLog
+from tests.api.client import Object
+from tests.api.gate import Asked, Gate, ignore
+from tests.api.kube import Kubectl
+from tests.api.operator_process import OperatorProcess, training_job
+from tests.api.pods import path_of, report, resumes_at, trained
+from tests.api.stage import Stage, attempts, steps
+
+pytestmark = pytest.mark.api
+
+# A lease lasts 15 s, and those who wait for it look every 2 s.
+TAKE_OVER_SECONDS = 60
+MOST_KILLS = 25
+
+
+@contextmanager
+def replica(installed: Kubectl, server: str = "") -> Iterator[OperatorProcess]:
+    process = OperatorProcess(installed, server)
+    try:
+        yield process
+    finally:
+        process.stop()
+
+
+@pytest.fixture
+def gate(installed_chart: Kubectl) -> Iterator[Gate]:
+    gate = Gate(installed_chart.kubeconfig)
+    yield gate
+    gate.close()
+
+
+def settled(stage: Stage) -> None:
+    """The run is over, its only adapter there, and its last pod let go."""
+    stage.until_state("Succeeded", seconds=TAKE_OVER_SECONDS)
+    stage.until(lambda: all("finalizers" not in p["metadata"] for p in stage.all_pods("run")), "the pods are let go")
+    assert (stage.adapter() or {})["spec"]["trainedBy"]["uid"] == stage.run()["metadata"]["uid"]
+    again = [fact for fact, times in Counter((e["reason"], e["note"]) for e in stage.events()).items() if times > 1]
+    assert again == []
+
+
+def push_through(stage: Stage, operator: OperatorProcess, pod: Object, body: pods.Report) -> None:
+    """Push until it is acknowledged, whoever dies meanwhile."""
+
+    def acknowledged() -> bool:
+        try:
+            code, answer = stage.push(operator, pod, body)
+        except (urllib3.exceptions.HTTPError, OSError):
+            return False
+        return code == 200 and answer.acknowledged
+
+    stage.until(acknowledged, f"report {body.sequence} is acknowledged", 60)
+
+
+# --- the operator killed
+
+
+@pytest.mark.parametrize("when", ["after every write", "at random"])
+def test_the_operator_is_killed_and_started_again(
+    stage: Stage, installed_chart: Kubectl, gate: Gate, when: str
+) -> None:
+    log, chance, striking, kills = AuditLog(installed_chart.kubeconfig), random.Random(7), threading.Lock(), []
+
+    def strike(asked: Asked) -> None:
+        if not striking.acquire(blocking=False):
+            return  # asked by the process that is just being killed
+        try:
+            hit = asked.is_stored and stage.namespace in asked.path
+            if (hit if when == "after every write" else chance.random() < 0.06) and len(kills) < MOST_KILLS:
+                kills.append(asked)
+                operator.kill()
+                operator.start()
+        finally:
+            striking.release()
+
+    with replica(installed_chart, gate.url) as operator:
+        operator.wait_until_leading()
+        gate.after = strike
+        stage.inspected_dataset()
+        pod = stage.start()
+        pods.run(stage.node, pod)
+        push_through(stage, operator, pod, report(pod, 1, step=5, saved=(5,)))
+        push_through(stage, operator, pod, report(pod, 2, step=10, saved=(5, 10)))
+        pods.end(stage.node, pod, 1, "Traceback: the network went away")
+        second = stage.pod(attempt=2)
+        assert resumes_at(second) == 10
+        pods.run(stage.node, second)
+        push_through(stage, operator, second, report(second, 1, step=15, saved=(15,)))
+        stage.finish(second, trained(second))
+        settled(stage)
+        gate.after = ignore
+    assert len(kills) > 5
+    assert attempts(stage) == [(1, "Crashed"), (2, "Succeeded")]
+    assert steps(stage) == [5, 10, 15, 20]
+    assert stage.status()["failures"] == 1
+    made = [
+        e
+        for e in log.entries()
+        if e.namespace == stage.namespace and e.resource == "pods" and e.verb == "create" and e.stored
+    ]
+    assert len(made) == 3, "one pod an inspection, one an attempt"
+
+
+# --- two leaders
+
+
+def first_of(
+    stage: Stage, holds: Callable[[Asked], bool], pause: Callable[[], None]
+) -> tuple[Callable[[Asked], None], threading.Event, threading.Event]:
+    """An act for a gate that pauses the process at the first request that `holds`, and keeps the request until released."""
+    caught, release = threading.Event(), threading.Event()
+
+    def act(asked: Asked) -> None:
+        if not caught.is_set() and stage.namespace in asked.path and holds(asked):
+            caught.set()
+            pause()
+            release.wait(120)
+
+    return act, caught, release
+
+
+MOMENTS = {
+    "with what it gathered": ("after", lambda asked: asked.method == "GET" and "/pods?" in asked.path),
+    "with a status on its way": ("before", lambda asked: asked.method == "PATCH" and "/trainingjobs/" in asked.path),
+    "with a pod on its way": (
+        "before",
+        lambda asked: asked.method == "POST" and asked.path.partition("?")[0].endswith("/pods"),
+    ),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_leader_that_was_paused_writes_nothing_back(
+    stage: Stage, installed_chart: Kubectl, gate: Gate, moment: str
+) -> None:
+    with replica(installed_chart, gate.url) as old:
+        old.wait_until_leading()
+        stage.inspected_dataset()
+        side, holds = MOMENTS[moment]
+        act, caught, release = first_of(stage, holds, old.pause)
+        if side == "after":
+            gate.after = act
+        else:
+            gate.before = act
+        stage.create(training_job(stage.base))
+        assert caught.wait(10)
+        with replica(installed_chart) as new:
+            new.wait_until_leading()
+            pod = stage.pod()
+            pods.run(stage.node, pod)
+            stage.push_until_acknowledged(new, pod, report(pod, 1, step=5, saved=(5,)))
+            pods.end(stage.node, pod, 1, "it broke")
+            second = stage.pod(attempt=2)
+            stage.until(lambda: len(stage.all_pods("run")) == 1, "the first attempt's pod is gone")
+            pods.run(stage.node, second)
+            stage.finish(second, trained(second))
+            settled(stage)
+            before = stage.run()
+            release.set()
+            old.resume()
+            assert old.ended() == 1
+            # A pod of the first attempt that still came into being is stopped before its node could do much with it.
+            for late in stage.all_pods("run"):
+                if late["metadata"]["labels"]["halo.training/attempt"] == "1":
+                    stage.until(
+                        lambda late=late: (
+                            "deletionTimestamp"
+                            in (stage.api.get(path_of(late)) or {"metadata": {"deletionTimestamp": 1}})["metadata"]
+                        ),
+                        "the late pod is stopped",
+                    )
+                    if stage.api.get(path_of(late)):
+                        pods.stopped(stage.node, late)
+            stage.until(
+                lambda: [p["metadata"]["uid"] for p in stage.all_pods("run")] == [second["metadata"]["uid"]],
+                "one pod is left",
+            )
+            assert stage.run() == before
+
+
+def test_pushes_to_the_standby_and_a_leader_killed_at_the_last_push_lose_nothing(
+    stage: Stage, installed_chart: Kubectl, gate: Gate
+) -> None:
+    with replica(installed_chart, gate.url) as leader:
+        leader.wait_until_leading()
+        with replica(installed_chart) as standby:
+            stage.inspected_dataset()
+            pod = stage.start()
+            pods.run(stage.node, pod)
+            stage.until(lambda: answers(stage, standby, pod) == 503, "the standby says that it does not lead")
+            for sequence, step in ((1, 5), (2, 10)):
+                assert stage.push(standby, pod, report(pod, sequence, step, (step,)))[0] == 503
+                stage.push_until_acknowledged(leader, pod, report(pod, sequence, step, (step,)))
+            assert steps(stage) == [5, 10]
+            last = report(pod, 3, step=20, saved=(10, 20), outcome=trained(pod))
+            killed = threading.Event()
+
+            def strike(asked: Asked) -> None:
+                if asked.method == "PATCH" and "/trainingjobs/" in asked.path and not killed.is_set():
+                    leader.kill()
+                    killed.set()
+
+            gate.before = strike
+            acknowledged = False
+            try:
+                code, answer = stage.push(leader, pod, last)
+                acknowledged = code == 200 and answer.acknowledged
+            except (urllib3.exceptions.HTTPError, OSError):
+                pass
+            assert killed.wait(10)
+            assert not acknowledged
+            assert steps(stage) == [5, 10]
+            push_through(stage, standby, pod, last)
+            assert steps(stage) == [5, 10, 20]
+            assert stage.state() == "Publishing"
+            stage.finish(pod, trained(pod))
+            settled(stage)
+
+
+def answers(stage: Stage, operator: OperatorProcess, pod: Object) -> int:
+    try:
+        return stage.push(operator, pod, report(pod, 0))[0]
+    except (urllib3.exceptions.HTTPError, OSError):
+        return 0
+
+
+def test_what_a_pod_left_while_no_operator_was_there_is_kept_even_if_it_is_force_deleted(
+    stage: Stage, installed_chart: Kubectl
+) -> None:
+    with replica(installed_chart) as operator:
+        operator.wait_until_leading()
+        stage.inspected_dataset()
+        pod = stage.start()
+        pods.run(stage.node, pod)
+        stage.push_until_acknowledged(operator, pod, report(pod, 1, step=5, saved=(5,)))
+        operator.kill()
+        # Its last push reached nobody: the termination message alone tells of the end and of the last checkpoint.
+        stage.finish(pod, trained(pod))
+        stage.kubectl("delete", "pod", pod["metadata"]["name"], "--force", "--grace-period=0", "--wait=false")
+        operator.start()
+        settled(stage)
+        assert steps(stage) == [5, 20]
+        assert attempts(stage) == [(1, "Succeeded")]
+        stage.until(lambda: not stage.all_pods("run"), "the pod is gone")
