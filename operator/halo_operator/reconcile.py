@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,9 +22,9 @@ from halo_operator import __version__
 from halo_operator.cluster import AlreadyExists, Cluster, ClusterError, Conflict, NotFound, Object, Rejected
 from halo_operator.events import Recorder
 from halo_operator.plan import names
-from halo_operator.plan.dataset import plan_dataset
+from halo_operator.plan.dataset import plan_dataset, rejected
 from halo_operator.plan.pod_view import all_of
-from halo_operator.plan.run import clear, is_terminal, plan_run
+from halo_operator.plan.run import clear, is_terminal, not_made, plan_run
 from halo_operator.plan.world import (
     AdapterEntry,
     BaseEntry,
@@ -47,6 +48,10 @@ log = logging.getLogger(__name__)
 
 # A conflict means that somebody wrote first: look again at once, it is no failure.
 AGAIN = 0.05
+
+
+class ChildRejected(Rejected):
+    """A quota, a policy or the schema does not let a child be made."""
 
 
 class Reconciler:
@@ -103,7 +108,10 @@ class Reconciler:
             catalog = Catalog(adapter=await self._adapter(key))
         world = RunWorld(meta, spec, status, views, self._environment(), catalog, self._reports.latest(meta.uid))
         plan = plan_run(world, self._now())
-        written = await self._apply(body, plan)
+        try:
+            written = await self._apply(body, plan)
+        except ChildRejected as error:
+            return await self._say_rejected(key, world, error)
         stored = plan.status if written and plan.status else status
         self._reports.written(meta.uid, stored)
         if is_terminal(stored) and not views:
@@ -125,6 +133,24 @@ class Reconciler:
             meta_of(body), spec, status, all_of(pods, self._now()), self._environment(), bases, tuple(bases)
         )
         plan = plan_dataset(world, self._now())
+        try:
+            await self._apply(body, plan)
+        except ChildRejected as error:
+            return await self._say_rejected(key, world, error)
+        return plan.requeue_after
+
+    async def _say_rejected(self, key: Key, world: RunWorld | DatasetWorld, error: ChildRejected) -> float | None:
+        # The status was written before the child was tried, so it is read again.
+        body = await self._cluster.get(key.kind, key.namespace, key.name)
+        if body is None or body["metadata"]["uid"] != world.meta.uid:
+            return None
+        plan: Plan[Any]
+        if isinstance(world, RunWorld):
+            status = TrainingJobStatus.model_validate(body.get("status", {}))
+            plan = not_made(replace(world, meta=meta_of(body), status=status), str(error), self._now())
+        else:
+            found = DatasetStatus.model_validate(body.get("status", {}))
+            plan = rejected(replace(world, meta=meta_of(body), status=found), str(error), self._now())
         await self._apply(body, plan)
         return plan.requeue_after
 
@@ -246,7 +272,7 @@ class Reconciler:
         except Rejected as error:
             if error.status == 403 and "being terminated" in str(error):
                 return
-            raise
+            raise ChildRejected(error.status, str(error), error.reason) from None
 
     async def _release(self, ref: PodRef) -> None:
         """Remove our finalizer from a pod, and no other's."""

@@ -6,25 +6,26 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 import urllib3
 
+from halo_operator.plan.names import key_label
 from tests.api import pods
 from tests.api.audit import AuditLog
-from tests.api.client import Object
+from tests.api.client import Object, Refused
 from tests.api.gate import Asked, Gate, ignore
 from tests.api.kube import Kubectl
 from tests.api.operator_process import OperatorProcess, training_job
-from tests.api.pods import path_of, report, resumes_at, trained
+from tests.api.pods import report, resumes_at, trained
 from tests.api.stage import Stage, attempts, steps
 
 pytestmark = pytest.mark.api
 
 # A lease lasts 15 s, and those who wait for it look every 2 s.
 TAKE_OVER_SECONDS = 60
-MOST_KILLS = 25
+MOST_KILLS = {"after every write": 30, "at random": 8}
 
 
 @contextmanager
@@ -43,12 +44,12 @@ def gate(installed_chart: Kubectl) -> Iterator[Gate]:
     gate.close()
 
 
-def settled(stage: Stage) -> None:
+def settled(stage: Stage, name: str = "run") -> None:
     """The run is over, its only adapter there, and its last pod let go."""
-    stage.until_state("Succeeded", seconds=TAKE_OVER_SECONDS)
-    stage.until(lambda: all("finalizers" not in p["metadata"] for p in stage.all_pods("run")), "the pods are let go")
-    assert (stage.adapter() or {})["spec"]["trainedBy"]["uid"] == stage.run()["metadata"]["uid"]
-    again = [fact for fact, times in Counter((e["reason"], e["note"]) for e in stage.events()).items() if times > 1]
+    stage.until_state("Succeeded", name, TAKE_OVER_SECONDS)
+    stage.until(lambda: all("finalizers" not in p["metadata"] for p in stage.all_pods(name)), "the pods are let go")
+    assert (stage.adapter(name) or {})["spec"]["trainedBy"]["uid"] == stage.run(name)["metadata"]["uid"]
+    again = [fact for fact, times in Counter((e["reason"], e["note"]) for e in stage.events(name)).items() if times > 1]
     assert again == []
 
 
@@ -79,7 +80,7 @@ def test_the_operator_is_killed_and_started_again(
             return  # asked by the process that is just being killed
         try:
             hit = asked.is_stored and stage.namespace in asked.path
-            if (hit if when == "after every write" else chance.random() < 0.06) and len(kills) < MOST_KILLS:
+            if (hit if when == "after every write" else chance.random() < 0.06) and len(kills) < MOST_KILLS[when]:
                 kills.append(asked)
                 operator.kill()
                 operator.start()
@@ -117,78 +118,101 @@ def test_the_operator_is_killed_and_started_again(
 # --- two leaders
 
 
-def first_of(
-    stage: Stage, holds: Callable[[Asked], bool], pause: Callable[[], None]
-) -> tuple[Callable[[Asked], None], threading.Event, threading.Event]:
-    """An act for a gate that pauses the process at the first request that `holds`, and keeps the request until released."""
-    caught, release = threading.Event(), threading.Event()
+class Held:
+    """Requests that a gate keeps back; once each of them came, the process that asked is paused, and then they go on late."""
 
-    def act(asked: Asked) -> None:
-        if not caught.is_set() and stage.namespace in asked.path and holds(asked):
-            caught.set()
-            pause()
-            release.wait(120)
+    def __init__(self, process: OperatorProcess, *requests: Callable[[Asked], bool]) -> None:
+        self._process = process
+        self._requests = list(requests)
+        self._release = threading.Event()
+        self.paused = threading.Event()
 
-    return act, caught, release
+    def __call__(self, asked: Asked) -> None:
+        found = next((request for request in self._requests if request(asked)), None)
+        if found is None:
+            return
+        self._requests.remove(found)
+        if not self._requests:
+            self._process.pause()
+            self.paused.set()
+        self._release.wait(180)
+
+    def resume(self) -> None:
+        self._release.set()
+        self._process.resume()
 
 
-MOMENTS = {
-    "with what it gathered": ("after", lambda asked: asked.method == "GET" and "/pods?" in asked.path),
-    "with a status on its way": ("before", lambda asked: asked.method == "PATCH" and "/trainingjobs/" in asked.path),
-    "with a pod on its way": (
-        "before",
-        lambda asked: asked.method == "POST" and asked.path.partition("?")[0].endswith("/pods"),
-    ),
-}
+def gathers(stage: Stage, name: str) -> Callable[[Asked], bool]:
+    """Whether it has read the pods of a run; what it decides by them comes late."""
+    label = f"key%3D{key_label('TrainingJob', stage.namespace, name)}"
+    return lambda asked: bool(asked.answer) and asked.method == "GET" and label in asked.path
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_leader_that_was_paused_writes_nothing_back(
-    stage: Stage, installed_chart: Kubectl, gate: Gate, moment: str
-) -> None:
+def writes_status(stage: Stage, name: str) -> Callable[[Asked], bool]:
+    """Whether it is about to say that a run is accepted."""
+    return lambda asked: (
+        not asked.answer and asked.method == "PATCH" and f"/{stage.namespace}/trainingjobs/{name}/" in asked.path
+    )
+
+
+def makes_pod(stage: Stage, name: str) -> Callable[[Asked], bool]:
+    """Whether it is about to make a run's pod, whose attempt the status names already."""
+    return lambda asked: not asked.answer and asked.method == "POST" and f'"{name}-trainer-0-a1' in asked.body
+
+
+def test_a_leader_that_was_paused_writes_nothing_back(stage: Stage, installed_chart: Kubectl, gate: Gate) -> None:
+    log = AuditLog(installed_chart.kubeconfig)
+    moments = {"gathered": gathers, "written": writes_status, "made": makes_pod}
     with replica(installed_chart, gate.url) as old:
         old.wait_until_leading()
         stage.inspected_dataset()
-        side, holds = MOMENTS[moment]
-        act, caught, release = first_of(stage, holds, old.pause)
-        if side == "after":
-            gate.after = act
-        else:
-            gate.before = act
-        stage.create(training_job(stage.base))
-        assert caught.wait(10)
+        held = Held(old, *(moment(stage, name) for name, moment in moments.items()))
+        gate.before = gate.after = held
+        for name in moments:
+            stage.create(training_job(stage.base, name))
+        assert held.paused.wait(30)
         with replica(installed_chart) as new:
             new.wait_until_leading()
-            pod = stage.pod()
-            pods.run(stage.node, pod)
-            stage.push_until_acknowledged(new, pod, report(pod, 1, step=5, saved=(5,)))
-            pods.end(stage.node, pod, 1, "it broke")
-            second = stage.pod(attempt=2)
-            stage.until(lambda: len(stage.all_pods("run")) == 1, "the first attempt's pod is gone")
-            pods.run(stage.node, second)
-            stage.finish(second, trained(second))
-            settled(stage)
-            before = stage.run()
-            release.set()
-            old.resume()
+            last = {name: second_attempt(stage, new, name) for name in moments}
+            before = {name: stage.run(name) for name in moments}
+            held.resume()
             assert old.ended() == 1
-            # A pod of the first attempt that still came into being is stopped before its node could do much with it.
-            for late in stage.all_pods("run"):
-                if late["metadata"]["labels"]["halo.training/attempt"] == "1":
-                    stage.until(
-                        lambda late=late: (
-                            "deletionTimestamp"
-                            in (stage.api.get(path_of(late)) or {"metadata": {"deletionTimestamp": 1}})["metadata"]
-                        ),
-                        "the late pod is stopped",
-                    )
-                    if stage.api.get(path_of(late)):
-                        pods.stopped(stage.node, late)
-            stage.until(
-                lambda: [p["metadata"]["uid"] for p in stage.all_pods("run")] == [second["metadata"]["uid"]],
-                "one pod is left",
-            )
-            assert stage.run() == before
+            # It came late and made a pod of an attempt that is over; that one is stopped at once.
+            stage.until(lambda: made_by_the_paused(log, stage), "the late request for a pod arrived")
+            for name in moments:
+                stage.until(
+                    lambda name=name: only(stage, name, last[name]), f"nothing but the last pod of {name} stays"
+                )
+                assert stage.run(name) == before[name]
+
+
+def second_attempt(stage: Stage, operator: OperatorProcess, name: str) -> Object:
+    """Play a run whose first attempt fails to its end; return its last pod."""
+    pod = stage.pod(name)
+    pods.run(stage.node, pod)
+    stage.push_until_acknowledged(operator, pod, report(pod, 1, step=5, saved=(5,)))
+    pods.end(stage.node, pod, 1, "it broke")
+    second = stage.pod(name, attempt=2)
+    pods.run(stage.node, second)
+    stage.finish(second, trained(second))
+    settled(stage, name)
+    stage.until(lambda: len(stage.all_pods(name)) == 1, "the first attempt's pod is gone")
+    return second
+
+
+def made_by_the_paused(log: AuditLog, stage: Stage) -> bool:
+    made = [e for e in log.entries() if e.namespace == stage.namespace and e.verb == "create" and e.resource == "pods"]
+    return sum("made-trainer-0-a1" in e.name and e.stored for e in made) == 2
+
+
+def only(stage: Stage, name: str, last: Object) -> bool:
+    """Whether one pod of the run is left; its node ends those that are being deleted."""
+    found = stage.all_pods(name)
+    for pod in found:
+        if "deletionTimestamp" in pod["metadata"] and pod["spec"].get("nodeName"):
+            with suppress(Refused):
+                pods.stopped(stage.node, pod)
+    return [p["metadata"]["uid"] for p in found] == [last["metadata"]["uid"]]
 
 
 def test_pushes_to_the_standby_and_a_leader_killed_at_the_last_push_lose_nothing(

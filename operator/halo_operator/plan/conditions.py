@@ -52,6 +52,11 @@ def update(
     return result
 
 
+def is_rejected(found: Condition | None) -> bool:
+    """Whether the condition says that the API server refused the pods."""
+    return found is not None and found.status == "False" and found.reason == Reason.POD_REJECTED
+
+
 def working(state: Reason, message: str, facts: Facts | None = None) -> dict[ConditionType, Fact]:
     """Return the facts of a run that is on its way."""
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from halo_api.conditions import ConditionType, Reason
+from halo_api.conditions import ConditionType, Reason, condition_of
 from halo_api.dataset import DatasetStatus, Inspection
 from halo_operator.plan import conditions, pods
 from halo_operator.plan.checks import listed
@@ -116,6 +116,9 @@ def settle(
         reason, message = problems[0]
         facts = {T.READY: ("False", reason, message), T.STALLED: ("True", reason, message)}
         note = Note("Warning", reason, message)
+    elif waits and create and conditions.is_rejected(refused := condition_of(status.conditions, T.READY)) and refused:
+        # It stays true until the pod is there.
+        return rejected(world, refused.message, now, tuple(create), tuple(delete))
     elif waits:
         facts = {T.READY: ("False", Reason.INSPECTING, waits[0]), T.RECONCILING: ("True", Reason.INSPECTING, waits[0])}
         note = Note("Normal", Reason.INSPECTING, waits[0])
@@ -140,6 +143,35 @@ def settle(
         delete=tuple(delete),
         notes=(note,) if new.conditions != world.status.conditions else (),
         requeue_after=RECHECK_SECONDS if waits or unknown else None,
+    )
+
+
+def rejected(
+    world: DatasetWorld,
+    message: str,
+    now: datetime,
+    create: tuple[Object, ...] = (),
+    delete: tuple[PodRef, ...] = (),
+) -> DatasetPlan:
+    """Say what refused the pod: a quota or a policy, which may change, so that it is tried again."""
+    facts: Facts = {
+        T.READY: ("False", Reason.POD_REJECTED, message),
+        T.RECONCILING: ("True", Reason.POD_REJECTED, message),
+    }
+    generation = world.meta.generation
+    new = world.status.model_copy(
+        update={
+            "conditions": conditions.update(world.status.conditions, facts, generation, now, TYPES),
+            "observed_generation": generation,
+            "waiting": message,
+        }
+    )
+    return Plan(
+        status=new if new != world.status else None,
+        create=create,
+        delete=delete,
+        notes=(Note("Warning", Reason.POD_REJECTED, message),) if new != world.status else (),
+        requeue_after=RECHECK_SECONDS,
     )
 
 

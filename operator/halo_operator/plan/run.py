@@ -132,7 +132,18 @@ def launch(
         world, status, conditions.working(Reason.STARTING, words, extra), now, Note("Normal", "Started", words)
     )
     service = (pods.rendezvous_service(world.meta),) if layout.nodes > 1 else ()
+    if conditions.is_rejected(condition_of(world.status.conditions, T.SCHEDULED)):
+        # The status says what refused the pods the last time; it stays true until they are there.
+        return Plan(first=service, create=missing, requeue_after=RECHECK_SECONDS)
     return replace(plan, first=service, create=missing)
+
+
+def not_made(world: RunWorld, message: str, now: datetime) -> RunPlan:
+    """Say what refused a pod: a quota or a policy, which may change, so that it is tried again."""
+    status = world.status.model_copy(update={"waiting": message})
+    facts = conditions.working(Reason.QUEUED, message, {T.SCHEDULED: ("False", Reason.POD_REJECTED, message)})
+    plan = state(world, status, facts, now, Note("Warning", Reason.POD_REJECTED, message))
+    return replace(plan, requeue_after=RECHECK_SECONDS)
 
 
 def follow(world: RunWorld, frozen: Frozen, now: datetime) -> RunPlan:

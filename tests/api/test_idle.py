@@ -1,0 +1,139 @@
+"""What the operator asks of the API server, by the server's own audit log: nothing while nothing happens, little while it does."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from tests.api import pods
+from tests.api.audit import AuditLog, Entry
+from tests.api.client import Object
+from tests.api.kube import OPERATOR, Kubectl, eventually
+from tests.api.operator_process import OperatorProcess, training_job
+from tests.api.stage import Stage
+
+pytestmark = pytest.mark.api
+
+# Longer than the minute after which the operator looks again at what waits.
+IDLE_SECONDS = 65
+# As the bench's targets have it; the pod's own life is counted.
+MOST_WRITES = 14
+
+
+@pytest.fixture(scope="module")
+def audit(installed_chart: Kubectl) -> AuditLog:
+    return AuditLog(installed_chart.kubeconfig)
+
+
+def written_by_the_operator(log: AuditLog) -> list[str]:
+    """Its writes but the renewals of its lease, done or refused."""
+    return [str(e) for e in log.entries() if e.user == OPERATOR and e.is_write and e.resource != "leases"]
+
+
+def reconciled(operator: OperatorProcess) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{operator.health_port}/metrics", timeout=10) as answer:
+        found = re.findall(
+            r'^controller_runtime_reconcile_total\{.*result="success".*\} (\S+)', answer.read().decode(), re.M
+        )
+    return int(sum(map(float, found)))
+
+
+def settled(log: AuditLog) -> None:
+    """Wait until it has written nothing for some seconds."""
+    last, since = -1, time.monotonic()
+
+    def quiet() -> bool:
+        nonlocal last, since
+        if (count := len(written_by_the_operator(log))) != last:
+            last, since = count, time.monotonic()
+        return time.monotonic() - since > 7
+
+    eventually(quiet, "the operator has nothing more to write", 90)
+
+
+def identities(stage: Stage) -> dict[str, str]:
+    return {p["metadata"]["name"]: p["metadata"]["uid"] for p in stage.all_pods()}
+
+
+def versions(stage: Stage) -> dict[str, str]:
+    found = [*stage.api.items(stage.path("trainingjobs")), *stage.api.items(stage.path("datasets")), *stage.all_pods()]
+    return {f"{o['metadata']['name']}": o["metadata"]["resourceVersion"] for o in found}
+
+
+def of_every_kind(stage: Stage, operator: OperatorProcess) -> Object:
+    """Runs that are over, refused, waiting, queued and running; return the running one's pod."""
+    stage.inspected_dataset()
+    done = stage.start("done")
+    stage.finish(done, pods.trained(done))
+    stage.create(training_job(stage.base, "refused", baseModel="smol"))
+    stage.create(training_job(stage.base, "waiting", lora={"dataset": "later"}))
+    stage.start("queued", gpu={"type": stage.base, "count": 128}, batch=128)
+    pod = stage.start("running")
+    pods.run(stage.node, pod)
+    stage.push_until_acknowledged(operator, pod, pods.report(pod, 1, step=5, saved=(5,)))
+    for name, state in (("done", "Succeeded"), ("refused", "Refused"), ("waiting", "Waiting"), ("queued", "Queued")):
+        stage.until_state(state, name)
+    return pod
+
+
+def test_an_idle_operator_writes_nothing_and_an_upgrade_restarts_nothing(
+    stage: Stage, installed_chart: Kubectl, audit: AuditLog
+) -> None:
+    operator = OperatorProcess(installed_chart).wait_until_leading()
+    of_every_kind(stage, operator)
+    settled(audit)
+    before, there = versions(stage), identities(stage)
+
+    idle = AuditLog(installed_chart.kubeconfig)
+    end = time.monotonic() + IDLE_SECONDS
+    eventually(lambda: time.monotonic() > end or written_by_the_operator(idle), "the minute is over", IDLE_SECONDS + 10)
+    assert written_by_the_operator(idle) == []
+    renewals = [e for e in idle.entries() if e.user == OPERATOR and e.resource == "leases" and e.is_write]
+    assert len(renewals) > IDLE_SECONDS / 10
+    assert operator.stop() == 0
+
+    upgraded = OperatorProcess(installed_chart, HALO_TRAINER_IMAGE="localhost/halo-trainer:next").wait_until_leading()
+    objects = len(stage.api.items(stage.path("trainingjobs"))) + len(stage.api.items(stage.path("datasets")))
+    eventually(lambda: reconciled(upgraded) >= objects, "it has looked at everything")
+    settled(idle)
+    assert written_by_the_operator(idle) == []
+    assert (versions(stage), identities(stage)) == (before, there)
+    assert upgraded.stop() == 0
+
+
+@pytest.fixture
+def operator(installed_chart: Kubectl) -> Iterator[OperatorProcess]:
+    process = OperatorProcess(installed_chart)
+    yield process.wait_until_leading()
+    assert process.stop() == 0
+
+
+def test_a_run_of_one_pod_costs_few_writes(stage: Stage, installed_chart: Kubectl, operator: OperatorProcess) -> None:
+    stage.inspected_dataset()
+    stage.until(lambda: not stage.all_pods("chat"), "the inspection's pod is gone")
+    settled(log := AuditLog(installed_chart.kubeconfig))
+    log = AuditLog(installed_chart.kubeconfig)
+    pod = stage.start()
+    pods.run(stage.node, pod)
+    stage.until_state("Running")
+    stage.finish(pod, pods.trained(pod))
+    stage.until_state("Succeeded")
+    settled(log)
+    cost = [str(e) for e in log.entries() if e.namespace == stage.namespace and e.stored]
+    assert len(cost) <= MOST_WRITES, "\n".join(cost)
+
+
+def test_the_operator_never_asks_for_what_it_may_not(audit: AuditLog) -> None:
+    """Last in this module, since it looks at all that came before."""
+    assert [str(e) for e in audit.entries() if e.user == OPERATOR and refused(e)] == []
+    assert {e.resource for e in audit.entries() if e.user == OPERATOR and e.stored} == {
+        "adapters", "datasets/status", "events", "leases", "pods", "trainingjobs/status",
+    }  # fmt: skip
+
+
+def refused(entry: Entry) -> bool:
+    return entry.code in (401, 403)
