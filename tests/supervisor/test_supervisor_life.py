@@ -169,12 +169,8 @@ def test_the_deadline_stops_the_role_in_order(how: str, pod: Pod) -> None:
 
 
 def test_an_older_deadline_changes_nothing(pod: Pod) -> None:
-    pod.operator.answer = lambda report: Answer(
-        acknowledged=True, deadline=Deadline(sequence=4, remaining_seconds=0.0)
-    )
-    pod.start(
-        f'say(phase="Working")\nuntil("off")\n{SUCCEEDS}', deadline={"sequence": 4, "remainingSeconds": 3600}
-    )
+    pod.operator.answer = lambda report: Answer(acknowledged=True, deadline=Deadline(sequence=4, remaining_seconds=0.0))
+    pod.start(f'say(phase="Working")\nuntil("off")\n{SUCCEEDS}', deadline={"sequence": 4, "remainingSeconds": 3600})
     pod.operator.wait_for(lambda reports: len(reports) > 3)
     pod.touch("off")
     assert pod.end()[0] == 0
@@ -310,9 +306,7 @@ def test_a_role_killed_for_memory_is_out_of_memory(pod: Pod) -> None:
     group.mkdir()
     try:
         (group / "memory.limit_in_bytes").write_text(str(256 << 20))
-        pod.start(
-            'say(phase="Working", checkpoints=[checkpoint(2)])\nuntil("on")\nhoard = b"x" * (1 << 30)\n'
-        )
+        pod.start('say(phase="Working", checkpoints=[checkpoint(2)])\nuntil("on")\nhoard = b"x" * (1 << 30)\n')
         pod.operator.wait_for(has_checkpoint(2))  # type: ignore[arg-type]
         assert pod.process
         children = Path(f"/proc/{pod.process.pid}/task/{pod.process.pid}/children").read_text().split()

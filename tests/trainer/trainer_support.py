@@ -142,6 +142,7 @@ def train_here(run: RunFile, root: Path) -> Report:
 
 def start(verb: str, run: RunFile, root: Path, **environment: str) -> subprocess.Popen[bytes]:
     """Start the trainer as a pod would, as a process of its own."""
+    (root / "report.json").unlink(missing_ok=True)
     path = root / f"run-{os.urandom(4).hex()}.json"
     path.write_text(run.canonical())
     command = [sys.executable, "-m", "halo_trainer", verb, "--run-file", str(path), "--volumes", str(root)]

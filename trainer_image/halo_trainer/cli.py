@@ -66,7 +66,7 @@ def _train(options: argparse.Namespace) -> int:
         from halo_trainer.parallel.ranks import Ranks
 
         if needs_launch(run.layout):
-            return launch(run, options.run_file, options.volumes, options.report)
+            return launch(run, options.run_file, options.volumes, options.report, report)
         from halo_trainer.train import train
 
         return train(run, options.volumes, report, Ranks.of_environment())

@@ -46,6 +46,10 @@ class Reporting:
         kept = [earlier for earlier in self._report.checkpoints if earlier.step != checkpoint.step]
         self._change(checkpoints=(*kept, checkpoint)[-KEPT_CHECKPOINTS:])
 
+    def adopt(self, report: Report) -> None:
+        """Go on from the report that the process which did the work has written to the same file."""
+        self._report = report
+
     def finish(self, outcome: Outcome) -> None:
         """Say how the role ended."""
         self._change(outcome=outcome, phase="Done")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ class Run:
     parameters: dict[str, nn.Parameter]
     optimizer: torch.optim.AdamW
     state: TrainedState
+    written: list[Path] = field(default_factory=list)
 
     def folder(self, *parts: str) -> Path:
         """Return a folder of this attempt; it writes nowhere else."""
@@ -106,7 +107,7 @@ def loop(run: Run, stop: threading.Event) -> bool:
     plan, ranks = run.plan, run.ranks
     progress = Progress(plan.steps, run.state.tokens_seen, shows=ranks.writes)
     saved = run.state.step
-    stopping = stop.is_set()
+    stopping = told_to_stop(run, stop)
     try:
         while run.state.step < plan.steps and not stopping:
             rate, norm, tokens, stopping = train_step(run, stop)
@@ -120,6 +121,12 @@ def loop(run: Run, stop: threading.Event) -> bool:
         progress.close()
     assert saved == run.state.step
     return run.state.step == plan.steps
+
+
+def told_to_stop(run: Run, stop: threading.Event) -> bool:
+    """Whether any process is told to stop: all must leave the loop at the same step."""
+    told = torch.tensor([float(stop.is_set())], device=run.device)
+    return run.ranks.sum_values(told).item() > 0
 
 
 def train_step(run: Run, stop: threading.Event) -> tuple[float, float, int, bool]:
@@ -172,7 +179,8 @@ def checkpoint(run: Run) -> None:
     uri = f"{run.plan.output}/checkpoints/{name}"
     report = CheckpointReport(step=run.state.step, uri=uri, digest=digest, loss=run.state.loss, at=now())
     run.report.checkpoint(report)
-    prune_checkpoints(folder.parent)
+    run.written.append(folder)
+    prune_checkpoints(run.written)
 
 
 def conclude(run: Run) -> Outcome:

@@ -7,7 +7,6 @@ learning rate is one of the step. No pickle is in them either: loading one runs 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -86,11 +85,10 @@ def load_checkpoint(
     return TrainedState(**json.loads((folder / "trainer" / STATE).read_text()))
 
 
-def prune_checkpoints(folder: Path) -> None:
-    """Keep the newest few of this attempt; called once a newer one is complete."""
-    steps = {int(found[1]): path for path in folder.iterdir() if (found := re.fullmatch(r"step-(\d+)", path.name))}
-    for step in sorted(steps)[:-KEPT]:
-        shutil.rmtree(steps[step], ignore_errors=True)
+def prune_checkpoints(written: list[Path]) -> None:
+    """Keep the newest few of those that this process wrote; called once a newer one is complete."""
+    while len(written) > KEPT:
+        shutil.rmtree(written.pop(0), ignore_errors=True)
 
 
 def _optimizer_tensors(parameters: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

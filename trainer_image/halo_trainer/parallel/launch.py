@@ -17,8 +17,12 @@ from pathlib import Path
 from halo_api.conditions import Reason
 from halo_api.report import Outcome, Report
 from halo_api.run_file import Layout, RunFile
+from halo_trainer.reporting import Reporting
 
 LOOK_SECONDS = 0.1
+# After a loss the peers usually fail by themselves; those that hang are told to end, and then killed.
+PEERS_SECONDS = 10.0
+KILL_SECONDS = 2.0
 
 
 def needs_launch(layout: Layout) -> bool:
@@ -26,8 +30,8 @@ def needs_launch(layout: Layout) -> bool:
     return layout.nodes * layout.gpus_per_node > 1 and "RANK" not in os.environ
 
 
-def launch(run: RunFile, run_file: Path, volumes: str, report: Path) -> Outcome:
-    """Run this node's processes to their end; return the node's outcome."""
+def launch(run: RunFile, run_file: Path, volumes: str, report: Path, reporting: Reporting) -> Outcome:
+    """Run this node's processes to their end; return the node's outcome. The first of them writes the node's report."""
     layout = run.layout
     address, port = (layout.rendezvous or f"127.0.0.1:{_free_port()}").rsplit(":", 1)
     processes = []
@@ -50,30 +54,37 @@ def launch(run: RunFile, run_file: Path, volumes: str, report: Path) -> Outcome:
             environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         processes.append(subprocess.Popen([*command, "--report", str(reports[-1])], env=environment))
     lost = _wait(processes, run.grace_seconds)
-    outcome = _outcome([_read(path) for path in reports], lost)
+    ended = [_read(path) for path in reports]
+    if ended[0] is not None:
+        reporting.adopt(ended[0])
+    outcome = _outcome(ended, lost)
     for path in reports[1:]:
         path.unlink(missing_ok=True)
     return outcome
 
 
 def _wait(processes: list[subprocess.Popen[bytes]], grace_seconds: float) -> str:
-    """Wait for all; once one has failed, the others are told to end and then killed. Return what is known of a lost one."""
+    """Wait for all; once one has failed, the others are told to end and then killed. Return who was lost, if one was."""
     lost = ""
+    told: set[int] = set()
     kill_at: float | None = None
-    told = False
-    while any(process.poll() is None for process in processes):
-        failed = [index for index, process in enumerate(processes) if process.returncode not in (None, 0)]
-        if failed and kill_at is None:
-            kill_at = time.monotonic() + min(grace_seconds, 10.0)
-        if failed and not lost and (code := processes[failed[0]].returncode) < 0:
-            lost = f"process {failed[0]} of this node was killed by {signal.Signals(-code).name}"
+    while True:
+        running = [process for process in processes if process.poll() is None]
+        for index, process in enumerate(processes):
+            # What this process killed itself is not what went wrong.
+            if not lost and process.returncode is not None and process.returncode < 0 and process.pid not in told:
+                name = signal.Signals(-process.returncode).name
+                lost = f"process {index} of this node was killed by {name}"
+        if not running:
+            return lost
+        if kill_at is None and any(process.returncode for process in processes):
+            kill_at = time.monotonic() + min(grace_seconds, PEERS_SECONDS)
         if kill_at is not None and time.monotonic() >= kill_at:
-            for process in processes:
-                if process.poll() is None:
-                    process.send_signal(signal.SIGKILL if told else signal.SIGTERM)
-            told, kill_at = True, time.monotonic() + 2.0
+            for process in running:
+                process.send_signal(signal.SIGKILL if process.pid in told else signal.SIGTERM)
+                told.add(process.pid)
+            kill_at = time.monotonic() + KILL_SECONDS
         time.sleep(LOOK_SECONDS)
-    return lost
 
 
 def _outcome(reports: list[Report | None], lost: str) -> Outcome:
