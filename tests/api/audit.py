@@ -23,6 +23,7 @@ class Entry:
     name: str
     code: int
     uri: str
+    allowed: bool
 
     @property
     def is_write(self) -> bool:
@@ -65,4 +66,5 @@ def entry_of(line: dict[str, Any]) -> Entry:
         what.get("name", ""),
         line.get("responseStatus", {}).get("code", 0),
         line["requestURI"],
+        line.get("annotations", {}).get("authorization.k8s.io/decision") != "forbid",
     )

@@ -15,7 +15,7 @@ import pytest
 
 from tests.api.client import Api
 from tests.api.kube import CLUSTER, OPERATOR_NAMESPACE, ROOT, Kubectl, eventually, hack
-from tests.api.operator_process import OperatorProcess
+from tests.api.operator_process import OperatorProcess, replica
 from tests.api.pods import PlayedNode
 from tests.api.stage import Stage
 
@@ -105,6 +105,5 @@ def stage(installed_chart: Kubectl, node: PlayedNode) -> Iterator[Stage]:
 @pytest.fixture(scope="module")
 def operator(installed_chart: Kubectl) -> Iterator[OperatorProcess]:
     """One replica that leads while the tests of a module run."""
-    operator = OperatorProcess(installed_chart)
-    yield operator.wait_until_leading()
-    assert operator.stop() == 0
+    with replica(installed_chart) as operator:
+        yield operator.wait_until_leading()

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,9 @@ class OperatorProcess:
         )
         return self
 
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
     def pause(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
 
@@ -100,6 +105,19 @@ class OperatorProcess:
 
     def ended(self, seconds: float = 60) -> int:
         return self._process.wait(seconds)
+
+
+@contextmanager
+def replica(admin: Kubectl, server: str = "", **environment: str) -> Iterator[OperatorProcess]:
+    """One replica for as long as it is needed; one that is still there then ends in order when it is asked to."""
+    process = OperatorProcess(admin, server, **environment)
+    try:
+        yield process
+    except BaseException:
+        process.kill()
+        raise
+    if process.is_alive():
+        assert process.stop() == 0, process.said()[-2000:]
 
 
 def catalog(name: str) -> list[dict[str, Any]]:

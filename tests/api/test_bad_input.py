@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from halo_api.conditions import Reason
 from tests.api import pods
 from tests.api.kube import Kubectl
-from tests.api.operator_process import OperatorProcess, dataset, training_job
+from tests.api.operator_process import OperatorProcess, dataset, replica, training_job
 from tests.api.pods import failed, trained
 from tests.api.stage import Stage, attempts
 
@@ -22,11 +23,10 @@ START_TIMEOUT = 6
 
 
 @pytest.fixture(scope="module")
-def operator(installed_chart: Kubectl) -> Any:
+def operator(installed_chart: Kubectl) -> Iterator[OperatorProcess]:
     """One that soon gives up on pods that can't start."""
-    process = OperatorProcess(installed_chart, HALO_START_TIMEOUT_SECONDS=str(START_TIMEOUT))
-    yield process.wait_until_leading()
-    assert process.stop() == 0
+    with replica(installed_chart, HALO_START_TIMEOUT_SECONDS=str(START_TIMEOUT)) as operator:
+        yield operator.wait_until_leading()
 
 
 # --- refused by kubectl apply

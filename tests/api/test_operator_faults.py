@@ -6,7 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 import urllib3
@@ -17,7 +17,7 @@ from tests.api.audit import AuditLog
 from tests.api.client import Object, Refused
 from tests.api.gate import Asked, Gate, ignore
 from tests.api.kube import Kubectl
-from tests.api.operator_process import OperatorProcess, training_job
+from tests.api.operator_process import OperatorProcess, replica, training_job
 from tests.api.pods import report, resumes_at, trained
 from tests.api.stage import Stage, attempts, steps
 
@@ -26,15 +26,6 @@ pytestmark = pytest.mark.api
 # A lease lasts 15 s, and those who wait for it look every 2 s.
 TAKE_OVER_SECONDS = 60
 MOST_KILLS = {"after every write": 30, "at random": 8}
-
-
-@contextmanager
-def replica(installed: Kubectl, server: str = "") -> Iterator[OperatorProcess]:
-    process = OperatorProcess(installed, server)
-    try:
-        yield process
-    finally:
-        process.stop()
 
 
 @pytest.fixture
