@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from tests.api.kube import eventually
 from tests.cluster.conftest import Place
 from tests.cluster.runs import apply_run, chat_file, condition, dataset, get, trainer_pods, wait_for
 
@@ -45,7 +46,8 @@ def test_a_data_set_that_changed_after_its_inspection_is_refused_by_the_trainer(
     assert failed["reason"] == "DatasetChanged"
     assert get(place, "dataset", "tickets")["status"]["sha256"].removeprefix("sha256:")[:12] in failed["message"]
     assert job["status"]["attempt"] == 1, "a user's error is not tried again"
-    assert [p["status"]["phase"] for p in trainer_pods(place)] == ["Failed"]
+    # The kubelet says that the container ended a moment before it calls the pod failed.
+    eventually(lambda: [p["status"]["phase"] for p in trainer_pods(place)] == ["Failed"], "nothing is left running")
 
 
 def test_a_full_disk_ends_the_run_with_what_would_help(place: Place) -> None:
