@@ -15,7 +15,7 @@ from aiohttp import web
 
 from halo_api import API_VERSION
 from halo_operator import metrics
-from halo_operator.cluster import Cluster, ClusterError, expected
+from halo_operator.cluster import Cluster, ClusterError, NotFound, expected
 from halo_operator.events import Recorder
 from halo_operator.lease import Lease
 from halo_operator.queue import Key, WorkQueue
@@ -69,10 +69,12 @@ async def require_crds(cluster: Cluster) -> None:
     """End with one sentence when the CRDs are not there: Kopf would watch nothing, silently and for ever."""
     try:
         found = {r["name"] for r in (await cluster.raw(f"/apis/{API_VERSION}"))["resources"]}
-    except ClusterError as error:
+    except NotFound:
         raise SystemExit(
-            f"the API {API_VERSION} is not served ({error}); install the CRDs: helm upgrade --set crds.enabled=true"
+            f"the API {API_VERSION} is not served; install the CRDs: helm upgrade --set crds.enabled=true"
         ) from None
+    except ClusterError as error:
+        raise SystemExit(f"the API server does not answer as it should: {error}") from None
     missing = {"trainingjobs", "datasets", "adapters", "basemodels", "gpuclasses"} - found
     if missing:
         raise SystemExit(

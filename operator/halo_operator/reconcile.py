@@ -78,6 +78,13 @@ class Reconciler:
         """Return, and forget, the objects that wait for this one: their next reconcile says so again if they still do."""
         return self._waiting.pop(key, set()) | self._waiting.pop(key._replace(name="*"), set())
 
+    def _waits_no_more(self, key: Key, spec: TrainingJobSpec) -> None:
+        """Forget what an accepted run waited for: a change of the catalog wakes only those that it concerns."""
+        for one in looked_up(key, spec):
+            self._waiting[one].discard(key)
+            if not self._waiting[one]:
+                del self._waiting[one]
+
     async def __call__(self, key: Key) -> float | None:
         """Reconcile one object; return when to look again."""
         try:
@@ -113,6 +120,8 @@ class Reconciler:
         except ChildRejected as error:
             return await self._say_rejected(key, world, error)
         stored = plan.status if written and plan.status else status
+        if fresh and stored.frozen:
+            self._waits_no_more(key, spec)
         self._reports.written(meta.uid, stored)
         if is_terminal(stored) and not views:
             self._reports.forget(meta.uid)
@@ -163,13 +172,7 @@ class Reconciler:
         return body, pods
 
     async def _catalog(self, key: Key, spec: TrainingJobSpec) -> Catalog:
-        wanted = [
-            Key("BaseModel", "", spec.base_model),
-            Key("GpuClass", "", spec.gpu.type),
-            Key("Adapter", key.namespace, key.name),
-        ]
-        if spec.lora:
-            wanted.append(Key("Dataset", key.namespace, spec.lora.dataset))
+        wanted = looked_up(key, spec)
         # Said before looking: a change between the look and the wish to hear of it would be lost.
         for one in wanted:
             self._waiting[one].add(key)
@@ -293,6 +296,17 @@ class Reconciler:
             if error.status == 422:  # a failed test: the pod changed, and its event brings us back
                 raise Conflict(409, str(error)) from None
             raise
+
+
+def looked_up(key: Key, spec: TrainingJobSpec) -> list[Key]:
+    """Return what a run needs to be there until it is accepted."""
+    data = [Key("Dataset", key.namespace, spec.lora.dataset)] if spec.lora else []
+    return [
+        Key("BaseModel", "", spec.base_model),
+        Key("GpuClass", "", spec.gpu.type),
+        Key("Adapter", key.namespace, key.name),
+        *data,
+    ]
 
 
 def meta_of(body: Object) -> Meta:

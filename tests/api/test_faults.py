@@ -7,9 +7,9 @@ import pytest
 from halo_api.conditions import Reason
 from tests.api import pods
 from tests.api.client import Object
-from tests.api.operator_process import OperatorProcess
+from tests.api.operator_process import OperatorProcess, training_job
 from tests.api.pods import checkpoint, failed, path_of, report, resumes_at, run_file, trained
-from tests.api.stage import Stage, attempts
+from tests.api.stage import Stage, attempts, steps
 
 pytestmark = pytest.mark.api
 
@@ -150,3 +150,28 @@ def test_a_run_is_suspended_and_goes_on_without_a_failure(stage: Stage, operator
     assert stage.status()["failures"] == 0
     assert attempts(stage)[0] == (1, "Suspended")
     assert stage.condition("Suspended")["status"] == "False"
+
+
+def test_a_new_run_does_not_mind_the_pods_of_an_old_one_of_its_name(stage: Stage, operator: OperatorProcess) -> None:
+    old = running(stage)
+    stage.kubectl("delete", "trainingjob", "run", "--wait=false")
+    stage.until(lambda: stage.api.get(stage.path("trainingjobs", "run")) is None, "the run is gone")
+    stage.create(training_job(stage.base))
+    stage.until(lambda: len(stage.all_pods("run")) == 2, "the new run has its pod beside the old one's")
+    pods.stopped(stage.node, old, checkpoint(old, 7))
+    stage.until(lambda: len(stage.all_pods("run")) == 1, "the old one's is gone")
+    new = stage.pod()
+    pods.run(stage.node, new)
+    stage.until_state("Running")
+    assert steps(stage) == []
+    assert pods.run_file(new).run.uid == stage.run()["metadata"]["uid"]
+
+
+def test_a_run_that_is_over_shows_that_it_saw_a_late_change(stage: Stage, operator: OperatorProcess) -> None:
+    stage.finish(pod := running(stage), trained(pod))
+    stage.until_state("Succeeded")
+    stage.kubectl("patch", "trainingjob", "run", "--type=merge", "-p", '{"spec": {"suspend": true}}')
+    stage.until(
+        lambda: stage.status()["observedGeneration"] == stage.run()["metadata"]["generation"] == 2, "it is seen"
+    )
+    assert stage.state() == "Succeeded"

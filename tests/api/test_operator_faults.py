@@ -70,8 +70,8 @@ def test_the_operator_is_killed_and_started_again(
         if not striking.acquire(blocking=False):
             return  # asked by the process that is just being killed
         try:
-            hit = asked.is_stored and stage.namespace in asked.path
-            if (hit if when == "after every write" else chance.random() < 0.06) and len(kills) < MOST_KILLS[when]:
+            hit = asked.is_stored if when == "after every write" else chance.random() < 0.2
+            if hit and stage.namespace in asked.path and len(kills) < MOST_KILLS[when]:
                 kills.append(asked)
                 operator.kill()
                 operator.start()

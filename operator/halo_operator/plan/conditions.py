@@ -52,6 +52,11 @@ def update(
     return result
 
 
+def abnormal(found: Sequence[Condition]) -> dict[ConditionType, Fact]:
+    """Return the facts that go on being true though nothing new is known; without them these conditions would go."""
+    return {T(c.type): (c.status, Reason(c.reason), c.message) for c in found if c.type in ABNORMAL}
+
+
 def is_rejected(found: Condition | None) -> bool:
     """Whether the condition says that the API server refused the pods."""
     return found is not None and found.status == "False" and found.reason == Reason.POD_REJECTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -44,8 +45,8 @@ def _same_step(progress: Progress | None, step: int) -> bool:
 
 
 def rounded(value: float | None) -> float | None:
-    """Return four significant digits: status is for people, the report keeps the rest."""
-    return None if value is None else float(f"{value:.4g}")
+    """Return four significant digits: status is for people, the report keeps the rest. JSON has no NaN."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
 
 
 def with_checkpoints(status: TrainingJobStatus, found: Iterable[CheckpointReport | None]) -> TrainingJobStatus:

@@ -36,8 +36,12 @@ def plan_run(world: RunWorld, now: datetime) -> RunPlan:
     mine = tuple(p for p in world.pods if p.owner_uid == world.meta.uid)
     strays = tuple(p for p in world.pods if p.owner_uid != world.meta.uid)
     world = replace(world, pods=mine)
-    if world.meta.deleting or is_terminal(world.status):
+    if world.meta.deleting:
         plan = clear(world.pods)
+    elif is_terminal(world.status):
+        # Only suspend can still change; that it was seen tells GitOps tools that there is nothing to wait for.
+        seen = state(world, world.status, conditions.abnormal(world.status.conditions), now)
+        plan = merged(seen, clear(world.pods))
     elif world.status.frozen is None:
         plan = admit(world, now)
     else:
@@ -181,7 +185,7 @@ def watch(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: dat
     status = status.model_copy(update={"waiting": None})
     placed: Facts = {T.SCHEDULED: ("True", Reason.PODS_BOUND, f"attempt {attempt.number} is on its nodes")}
     running: Facts = {**placed, T.RUNNING: ("True", Reason.TRAINING, f"attempt {attempt.number} is training")}
-    if world.report and world.report.attempt == attempt.number and world.report.outcome:
+    if has_ended_its_work(world, attempt):
         words = f"attempt {attempt.number} has ended its training; waiting for its pods to end"
         return replace(state(world, status, conditions.working(Reason.PUBLISHING, words, running), now), update=update)
     if attempt.running:
@@ -191,11 +195,10 @@ def watch(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: dat
             ),
             update=update,
         )
-    age, limit = (
-        min((now - p.created_at).total_seconds() for p in attempt.pods),
-        world.environment.start_timeout_seconds,
-    )
-    if attempt.bound_at is None or age < SLOW_START_SECONDS:
+    # The wait for a node is not a slow start.
+    age = (now - attempt.bound_at).total_seconds() if attempt.bound_at else 0.0
+    limit = world.environment.start_timeout_seconds
+    if age < SLOW_START_SECONDS:
         return Plan(requeue_after=SLOW_START_SECONDS, update=update)
     if age > limit:
         words = f"its pods were on their nodes but did not run within {limit} s (kubectl describe pod {attempt.pods[0].ref.name})"
@@ -205,13 +208,23 @@ def watch(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: dat
     return replace(state(world, status, facts, now), update=update, requeue_after=limit - age + 1)
 
 
+def has_ended_its_work(world: RunWorld, attempt: Attempt) -> bool:
+    """Whether the attempt reported its outcome, to us or to an operator before us: what was acknowledged is not said again."""
+    if world.report and world.report.attempt == attempt.number and world.report.outcome:
+        return True
+    ready = condition_of(world.status.conditions, T.READY)
+    return ready is not None and ready.reason == Reason.PUBLISHING
+
+
 def held_up(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, pod: PodView, now: datetime) -> RunPlan:
     """Say why a pod can't start; give up, or give GPUs back, when it takes too long."""
     words = f"pod {pod.ref.name}: {pod.blocked}"
     limit = world.environment.start_timeout_seconds
-    age = (now - pod.created_at).total_seconds()
+    # Pods may wait for their nodes as long as they like; what is limited is how long GPUs are held and do nothing.
+    placed = [p.bound_at for p in attempt.pods if p.bound_at]
+    age = (now - min(placed, default=pod.created_at)).total_seconds()
     queued = pod.blocked_reason == "Unschedulable"
-    half_placed = queued and any(p.bound_at for p in attempt.pods)
+    half_placed = queued and bool(placed)
     if age > limit and not queued:
         return over(
             world,
@@ -264,7 +277,7 @@ def wind_up(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, outcom
     status = progress.with_checkpoints(status, (p.outcome.checkpoint for p in attempt.pods if p.outcome))
     if not attempt.ended:
         return replace(
-            state(world, status, {}, now),
+            state(world, status, conditions.abnormal(status.conditions), now),
             delete=tuple(p.ref for p in attempt.pods if not p.ended and p.deleting_since is None),
         )
     if world.spec.suspend and outcome.reason == Reason.INTERRUPTED:
