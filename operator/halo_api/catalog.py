@@ -90,13 +90,16 @@ class Resources(ApiModel):
     """What a pod asks of its node beside GPUs, as Kubernetes quantities."""
 
     cpu: Annotated[
-        str, Field(max_length=16, pattern=r"^[0-9.]+m?$", description="cpu is the CPU request, such as 4 or 500m.")
+        str,
+        Field(
+            max_length=16, pattern=r"^[0-9]+([.][0-9]+)?m?$", description="cpu is the CPU request, such as 4 or 500m."
+        ),
     ] = "4"
     memory: Annotated[
         str,
         Field(
             max_length=16,
-            pattern=r"^[0-9.]+(Ki|Mi|Gi|Ti)?$",
+            pattern=r"^[0-9]+([.][0-9]+)?(Ki|Mi|Gi|Ti)?$",
             description="memory is the memory request and limit, such as 64Gi.",
         ),
     ] = "64Gi"

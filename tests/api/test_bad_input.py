@@ -11,7 +11,7 @@ import pytest
 from halo_api.conditions import Reason
 from tests.api import pods
 from tests.api.kube import Kubectl
-from tests.api.operator_process import OperatorProcess, dataset, replica, training_job
+from tests.api.operator_process import OperatorProcess, catalog, dataset, replica, training_job
 from tests.api.pods import failed, trained
 from tests.api.stage import Stage, attempts
 
@@ -83,6 +83,17 @@ def test_apply_refuses(installed_chart: Kubectl, what: str, body: dict[str, Any]
 def test_apply_refuses_a_field_that_does_not_exist(installed_chart: Kubectl) -> None:
     said = installed_chart.refused("apply", "--dry-run=server", "-f", "-", stdin=changed(lora__learnRate=1))
     assert 'unknown field "spec.lora.learnRate"' in said
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("cpu", "1.2.3"), ("cpu", "."), ("memory", "1..5Gi"), ("memory", "64GB"), ("memory", "-1Gi")]
+)
+def test_a_gpu_class_is_refused_whose_amounts_are_none(installed_chart: Kubectl, field: str, value: str) -> None:
+    body = catalog("small")[1]
+    body["spec"]["perGpu"][field] = value
+    said = installed_chart.refused("apply", "--dry-run=server", "-f", "-", stdin=body)
+    assert f"spec.perGpu.{field}" in said
+    assert f'"{value}"' in said
 
 
 def test_a_run_is_a_record_of_which_only_suspend_changes(stage: Stage) -> None:
