@@ -13,6 +13,7 @@ from halo_api.conditions import Reason
 from halo_api.report import Outcome
 from halo_api.run_file import REPORT_PATH, RUN_FILE_PATH, VOLUMES_FOLDER, RunFile
 from halo_trainer.failures import RunFailure, failure_of
+from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.reporting import Reporting
 
 
@@ -63,7 +64,6 @@ def _parser() -> argparse.ArgumentParser:
 def _train(options: argparse.Namespace) -> int:
     def work(run: RunFile, report: Reporting) -> Outcome:
         from halo_trainer.parallel.launch import launch, needs_launch
-        from halo_trainer.parallel.ranks import Ranks
 
         if needs_launch(run.layout):
             return launch(run, options.run_file, options.volumes, options.report, report)
@@ -99,7 +99,7 @@ def _play(options: argparse.Namespace, role: str, work: Callable[[RunFile, Repor
     if run.role != role:
         print(f"halo-trainer: {options.run_file} is for the role {run.role}, not {role}", file=sys.stderr)
         return 1
-    report = Reporting(options.report, run)
+    report = Reporting(Ranks.of_environment().report(options.report), run)
     try:
         outcome = work(run, report)
     except Exception as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 from halo_api.conditions import Reason
 from halo_api.report import Outcome, Report
 from halo_api.run_file import Layout, RunFile
+from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.reporting import Reporting
 
 LOOK_SECONDS = 0.1
@@ -40,7 +41,7 @@ def launch(run: RunFile, run_file: Path, volumes: str, report: Path, reporting: 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     for local_rank in range(layout.gpus_per_node):
-        reports.append(report if local_rank == 0 else report.with_name(f"{report.name}.{local_rank}"))
+        reports.append(Ranks(local_rank=local_rank).report(report))
         command = [sys.executable, "-m", "halo_trainer", "train", "--run-file", str(run_file), "--volumes", volumes]
         environment = os.environ | {
             "RANK": str(layout.node_rank * layout.gpus_per_node + local_rank),
@@ -52,7 +53,7 @@ def launch(run: RunFile, run_file: Path, volumes: str, report: Path, reporting: 
         }
         if layout.nodes == 1:
             environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        processes.append(subprocess.Popen([*command, "--report", str(reports[-1])], env=environment))
+        processes.append(subprocess.Popen([*command, "--report", str(report)], env=environment))
     lost = _wait(processes, run.grace_seconds)
     ended = [_read(path) for path in reports]
     if ended[0] is not None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ class Ranks:
         return cls(
             *(int(os.environ.get(name, value)) for name, value in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)))
         )
+
+    def report(self, path: Path) -> Path:
+        """Return where this process reports: the first of a node for the node, the others beside it."""
+        return path if self.local_rank == 0 else path.with_name(f"{path.name}.{self.local_rank}")
 
     @property
     def writes(self) -> bool:
