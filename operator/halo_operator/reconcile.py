@@ -122,7 +122,10 @@ class Reconciler:
         stored = plan.status if written and plan.status else status
         if fresh and stored.frozen:
             self._waits_no_more(key, spec)
-        self._reports.written(meta.uid, stored)
+        if meta.deleting:
+            self._reports.close(meta.uid)
+        else:
+            self._reports.written(meta.uid, stored)
         if is_terminal(stored) and not views:
             self._reports.forget(meta.uid)
         return plan.requeue_after
@@ -212,7 +215,7 @@ class Reconciler:
         await self._delete(plan)
         await self._mark(plan)
         for pod in pods:
-            self._reports.forget(pod["metadata"]["labels"].get(names.RUN_LABEL, ""))
+            self._reports.close(pod["metadata"]["labels"].get(names.RUN_LABEL, ""))
         return plan.requeue_after
 
     async def _unreadable(self, body: Object, error: ValidationError) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from halo_api.report import Report
@@ -46,14 +47,14 @@ class Reports:
             return
         attempt = entry.report.attempt
         entry.checkpoints = frozenset(c.step for c in status.checkpoints)
-        ready = next((c.reason for c in status.conditions if c.type == "Ready"), "")
-        ended = any(r.attempt == attempt and r.reason for r in status.attempts)
-        entry.outcome = (
-            ended or (ready == "Publishing" and status.attempt == attempt) or (status.attempt or 0) > attempt
-        )
+        entry.outcome = any(r.attempt == attempt and r.reason for r in status.attempts)
+
+    def close(self, run_uid: str) -> None:
+        """Note that the run is being deleted: nothing of it will be written any more."""
+        self._attempts[run_uid] = sys.maxsize
 
     def is_stale(self, report: Report) -> bool:
-        """Whether the run has gone on to another attempt: what an old pod still says is of no use."""
+        """Whether the run is gone, or has gone on to another attempt: what an old pod still says is of no use."""
         return report.attempt < self._attempts.get(report.run_uid, 0)
 
     def acknowledged(self, report: Report) -> bool:

@@ -21,7 +21,7 @@ from halo_api.report import Answer, Report
 from halo_api.run_file import REPORT_AUDIENCE
 from halo_operator.certificates import Certificates, issue
 from halo_operator.cluster import AlreadyExists, Cluster, ClusterError, Object
-from halo_operator.plan.names import ATTEMPT_LABEL, OWNER_ANNOTATION, RUN_LABEL
+from halo_operator.plan.names import ATTEMPT_LABEL, OWNER_ANNOTATION, RANK_LABEL, RUN_LABEL
 from halo_operator.queue import Key
 from halo_operator.reports import Reports
 from halo_operator.settings import Settings
@@ -84,7 +84,7 @@ class ReportServer:
         return app
 
     async def take(self, request: web.Request) -> web.Response:
-        """Take one report: 503 from a standby, 401 for a token that is no pod's, 403 for a pod that is no run's."""
+        """Take one report: 503 from a standby, 401 for no pod's token, 403 for no run's pod, 410 for a run that has gone on."""
         if not self._leading():
             return web.Response(status=503, text="not the leader; try again", headers={"Retry-After": "1"})
         try:
@@ -105,13 +105,13 @@ class ReportServer:
         ):
             return web.Response(status=403, text="the report is about another run or attempt than the pod's")
         if self._reports.is_stale(report):
-            return web.Response(status=403, text="the report is about an attempt that is over")
+            return web.Response(status=410, text="the report is about an attempt that is over")
+        if labels.get(RANK_LABEL) != "0":
+            # The first pod speaks for the run; the others' outcomes are in their termination messages.
+            return answered(Answer(acknowledged=True))
         if self._reports.put(report) or not self._reports.acknowledged(report):
             self._add(pod["owner"])
-        answer = Answer(acknowledged=self._reports.acknowledged(report))
-        return web.Response(
-            text=answer.model_dump_json(by_alias=True, exclude_none=True), content_type="application/json"
-        )
+        return answered(Answer(acknowledged=self._reports.acknowledged(report)))
 
     async def _pod_of(self, authorization: str) -> Object | None:
         token = authorization.removeprefix("Bearer ").strip()
@@ -151,6 +151,11 @@ class ReportServer:
         meta = pod["metadata"]
         kind, _, owner = meta.get("annotations", {}).get(OWNER_ANNOTATION, "").partition("/")
         return {"labels": meta.get("labels", {}), "owner": Key(kind, parts[2], owner) if owner else None}
+
+
+def answered(answer: Answer) -> web.Response:
+    """Return the answer to a push that was taken."""
+    return web.Response(text=answer.model_dump_json(by_alias=True, exclude_none=True), content_type="application/json")
 
 
 def health_application(alive: Callable[[], str | None]) -> web.Application:

@@ -17,10 +17,11 @@ TIMEOUT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class PushFailure:
-    """Why a push was not taken; `standby` when another replica of the operator would take it."""
+    """Why a push was not taken; `standby` when another replica would take it, `final` when nobody will any more."""
 
     message: str
     standby: bool = False
+    final: bool = False
 
 
 def push(report: Report, url: str, paths: Paths) -> Answer | PushFailure:
@@ -50,7 +51,9 @@ def push(report: Report, url: str, paths: Paths) -> Answer | PushFailure:
         return PushFailure(f"{type(error).__name__}: {error}")
     if response.status != 200:
         said = body[:200].decode("utf-8", "replace").strip()
-        return PushFailure(f"HTTP {response.status}: {said}", standby=response.status == 503)
+        return PushFailure(
+            f"HTTP {response.status}: {said}", standby=response.status == 503, final=response.status == 410
+        )
     try:
         return Answer.model_validate_json(body)
     except ValidationError as error:

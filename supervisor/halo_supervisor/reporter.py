@@ -61,6 +61,8 @@ class Reporter:
             answer = self._push(final)
             if answer is not None and answer.acknowledged:
                 return True
+            if answer is None and self._failure is not None and self._failure.final:
+                return False
             # Taken but not yet in the run's status: the operator was between its writes, so ask again soon.
             pause = FIRST_RETRY_SECONDS if answer is not None else self._pause
             if time.monotonic() + pause >= end:
@@ -99,8 +101,8 @@ class Reporter:
             self._retries += 1
             # A standby is an everyday answer; a failure is said when it is a new one, and then only as it lasts.
             if not answer.standby and (answer != self._failure or self._retries & (self._retries - 1) == 0):
-                self._failure = answer
                 log.warning("push %d not taken, trying again: %s", self._sequence, answer.message)
+            self._failure = answer
             return None
         self._retries = 0
         self._answered(answer)

@@ -93,7 +93,7 @@ def test_an_old_attempt_reports_to_deaf_ears(stage: Stage, operator: OperatorPro
     stage.until_state("Running")
     before = stage.status()
     code, answer = stage.push(operator, pod, report(pod, 99, step=19, saved=(5, 19), outcome=trained(pod)))
-    assert (code, answer) == (403, "the report is about an attempt that is over")
+    assert (code, answer) == (410, "the report is about an attempt that is over")
     stage.push_until_acknowledged(operator, second, report(second, 1, step=10, saved=(10,)))
     assert stage.status()["checkpoints"][:1] == before["checkpoints"]
     assert [(c["step"], c["attempt"]) for c in stage.status()["checkpoints"]] == [(5, 1), (10, 2)]

@@ -97,6 +97,15 @@ def test_standbys_and_failures_only_delay(pod: Pod) -> None:
     assert "HTTP 503" not in errors
 
 
+def test_a_run_that_is_gone_is_not_waited_for(pod: Pod) -> None:
+    pod.operator.answer = lambda report: 410
+    url = f"https://127.0.0.1:{pod.operator.port}/reports"
+    reporting = {"url": url, "intervalSeconds": 0.2, "finalPushSeconds": 600}
+    pod.start(SUCCEEDS, reporting=reporting)
+    code, outcome, _ = pod.end()
+    assert (code, outcome.result) == (0, "Succeeded")
+
+
 def test_an_operator_that_never_answers_fails_no_run(pod: Pod) -> None:
     pod.operator.close()
     reporting = {

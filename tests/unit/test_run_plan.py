@@ -312,3 +312,16 @@ def test_a_deleted_pod_whose_node_is_silent_is_looked_at_again_when_it_counts_as
     plan = plan_run(replace(started(), pods=(going,)), NOW)
     assert plan.requeue_after
     assert LOST_AFTER_SECONDS < plan.requeue_after <= LOST_AFTER_SECONDS + 2
+
+
+def test_a_reported_outcome_is_in_the_status_before_the_pods_end_whatever_else_goes_on() -> None:
+    at = replace(started(), pods=(running(pod()),))
+    over = Report(run_uid="uid-1", attempt=1, sequence=9, outcome=failure("Interrupted", "told to stop"))
+    for changed in (at, replace(at, spec=spec(suspend=True))):
+        status = plan_run(replace(changed, report=over), NOW).status
+        assert status
+        assert [(r.attempt, r.reason, r.finished_at) for r in status.attempts] == [(1, "Interrupted", None)]
+        assert state(status) == "Running"
+    done = plan_run(replace(at, report=over.model_copy(update={"outcome": success()})), NOW).status
+    assert done
+    assert state(done) == "Publishing"

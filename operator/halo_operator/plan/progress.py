@@ -79,26 +79,35 @@ def resume_from(status: TrainingJobStatus) -> ResumeFrom | None:
 def with_record(
     status: TrainingJobStatus, attempt: Attempt, reason: str | None = None, message: str | None = None
 ) -> TrainingJobStatus:
-    """Return the status with what is known of an attempt's times and, once it ended, its reason."""
-    old = next((r for r in status.attempts if r.attempt == attempt.number), None)
-    started = stamp(attempt.bound_at) if attempt.bound_at else (old.started_at if old else None)
-    finished = (stamp(attempt.finished_at) if attempt.finished_at else None) if reason else None
+    """Return the status with what is known of an attempt: its times and, once it said so or ended, how it ended."""
+    old = record_of(status, attempt.number) or AttemptRecord(attempt=attempt.number)
     record = AttemptRecord(
         attempt=attempt.number,
-        started_at=started,
-        finished_at=finished,
-        reason=reason,
-        message=message[:1000] if message else None,
+        started_at=stamp(attempt.bound_at) if attempt.bound_at else old.started_at,
+        finished_at=stamp(attempt.finished_at) if attempt.finished_at and (reason or old.reason) else None,
+        reason=reason or old.reason,
+        message=(message[:1000] or None) if message is not None else old.message,
     )
     others = [r for r in status.attempts if r.attempt != attempt.number]
     records = sorted([*others, record], key=lambda r: r.attempt)[-KEPT:]
     return status if records == status.attempts else status.model_copy(update={"attempts": records})
 
 
+def record_of(status: TrainingJobStatus, number: int) -> AttemptRecord | None:
+    """Return what the status keeps of an attempt."""
+    return next((r for r in status.attempts if r.attempt == number), None)
+
+
 def seconds_until_due(old: TrainingJobStatus, new: TrainingJobStatus, now: datetime) -> float:
     """Return 0 when the change must be written now, else how long progress alone can still wait."""
-    quiet: dict[str, Any] = {"progress": None, "attempts": [], "observed_generation": None}
-    if old.model_copy(update=quiet) != new.model_copy(update=quiet) or old.progress is None:
+    if _loud(old) != _loud(new) or old.progress is None:
         return 0.0
     last = parse_time(old.progress.updated_at)
     return max(0.0, PROGRESS_SECONDS - (now - last).total_seconds()) if last else 0.0
+
+
+def _loud(status: TrainingJobStatus) -> TrainingJobStatus:
+    """Return what people act on: neither progress nor an attempt's times, but how attempts ended."""
+    records = [r.model_copy(update={"started_at": None, "finished_at": None}) for r in status.attempts if r.reason]
+    quiet: dict[str, Any] = {"progress": None, "attempts": records, "observed_generation": None}
+    return status.model_copy(update=quiet)

@@ -156,7 +156,7 @@ def follow(world: RunWorld, frozen: Frozen, now: datetime) -> RunPlan:
     nodes = status.topology.nodes if status.topology else 1
     attempt = attempt_of(status.attempt or 1, nodes, world.pods)
     old = clear(p for p in world.pods if p.attempt != attempt.number)
-    status = progress.with_record(status, attempt) if attempt.pods else status
+    status = progress.with_record(status, attempt, *said(world, attempt)) if attempt.pods else status
     if attempt.success:
         return merged(publish(world, status, frozen, attempt, attempt.success, now), old)
     if attempt.failure:
@@ -172,6 +172,14 @@ def follow(world: RunWorld, frozen: Frozen, now: datetime) -> RunPlan:
     return merged(watch(world, status, attempt, now), old)
 
 
+def said(world: RunWorld, attempt: Attempt) -> tuple[str, str] | tuple[()]:
+    """Return the outcome that the attempt reported: in the status, it can be acknowledged before its pods end."""
+    report = world.report
+    if report is None or report.attempt != attempt.number or report.outcome is None:
+        return ()
+    return report.outcome.reason, report.outcome.message
+
+
 def watch(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: datetime) -> RunPlan:
     """Say what an attempt that neither failed nor finished is doing."""
     update = tuple(
@@ -185,9 +193,12 @@ def watch(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: dat
     status = status.model_copy(update={"waiting": None})
     placed: Facts = {T.SCHEDULED: ("True", Reason.PODS_BOUND, f"attempt {attempt.number} is on its nodes")}
     running: Facts = {**placed, T.RUNNING: ("True", Reason.TRAINING, f"attempt {attempt.number} is training")}
-    if has_ended_its_work(world, attempt):
-        words = f"attempt {attempt.number} has ended its training; waiting for its pods to end"
-        return replace(state(world, status, conditions.working(Reason.PUBLISHING, words, running), now), update=update)
+    record = progress.record_of(status, attempt.number)
+    if record and record.reason:
+        done = record.reason == Reason.SUCCEEDED
+        words = f"attempt {attempt.number} has {'trained to the end' if done else f'ended ({record.reason})'}; waiting for its pods to end"
+        facts = conditions.working(Reason.PUBLISHING if done else Reason.RUNNING, words, running)
+        return replace(state(world, status, facts, now), update=update)
     if attempt.running:
         return replace(
             state(
@@ -206,14 +217,6 @@ def watch(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: dat
         return relaunch_or_fail(world, status, attempt, late, now)
     facts = conditions.working(Reason.STARTING, f"attempt {attempt.number} is starting on its nodes", placed)
     return replace(state(world, status, facts, now), update=update, requeue_after=limit - age + 1)
-
-
-def has_ended_its_work(world: RunWorld, attempt: Attempt) -> bool:
-    """Whether the attempt reported its outcome, to us or to an operator before us: what was acknowledged is not said again."""
-    if world.report and world.report.attempt == attempt.number and world.report.outcome:
-        return True
-    ready = condition_of(world.status.conditions, T.READY)
-    return ready is not None and ready.reason == Reason.PUBLISHING
 
 
 def held_up(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, pod: PodView, now: datetime) -> RunPlan:
@@ -396,7 +399,7 @@ def state(world: RunWorld, status: TrainingJobStatus, facts: Facts, now: datetim
 
 def seconds_to_relaunch(status: TrainingJobStatus, now: datetime) -> float:
     """Return how long the next attempt waits: not at all the first time, then 10 s, 20 s … up to five minutes."""
-    last = next((r for r in reversed(status.attempts) if r.attempt == (status.attempt or 1) - 1), None)
+    last = progress.record_of(status, (status.attempt or 1) - 1)
     finished = parse_time(last.finished_at) if last else None
     if last is None or finished is None or last.reason == Reason.SUSPENDED:
         return 0.0
@@ -408,5 +411,5 @@ def seconds_to_relaunch(status: TrainingJobStatus, now: datetime) -> float:
 
 
 def _had_started(status: TrainingJobStatus, number: int) -> bool:
-    record = next((r for r in status.attempts if r.attempt == number), None)
+    record = progress.record_of(status, number)
     return record is not None and record.started_at is not None
