@@ -23,8 +23,9 @@ from halo_operator.cluster import AlreadyExists, Cluster, ClusterError, Conflict
 from halo_operator.events import Recorder
 from halo_operator.plan import names
 from halo_operator.plan.dataset import plan_dataset, rejected
+from halo_operator.plan.moves import clear
 from halo_operator.plan.pod_view import all_of
-from halo_operator.plan.run import clear, is_terminal, not_made, plan_run
+from halo_operator.plan.run import is_terminal, not_made, plan_run
 from halo_operator.plan.world import (
     AdapterEntry,
     BaseEntry,

@@ -7,7 +7,8 @@ from dataclasses import replace
 from halo_api.conditions import Condition, condition_of
 from halo_api.dataset import DatasetSpec, DatasetStatus
 from halo_operator.plan.dataset import plan_dataset, rejected
-from halo_operator.plan.run import RECHECK_SECONDS, not_made, plan_run
+from halo_operator.plan.moves import RECHECK_SECONDS
+from halo_operator.plan.run import not_made, plan_run
 from halo_operator.plan.world import DatasetWorld, Meta
 from tests.unit.builders import ENVIRONMENT, NOW, base, pod, running, world
 

@@ -1,34 +1,28 @@
-"""Plans a TrainingJob's next move: admit it, start it, follow it, relaunch it, publish it, clear it away."""
+"""Plans a TrainingJob's next move: admit it, start it, follow it; `endings.py` has what comes after."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
 from halo_api.conditions import ConditionType, Reason, condition_of, is_true
 from halo_api.report import Outcome
-from halo_api.training_job import AdapterRef, Frozen, Topology, TrainingJobStatus
+from halo_api.training_job import Frozen, Topology, TrainingJobStatus
 from halo_operator.plan import conditions, pods, progress
-from halo_operator.plan.adapter import adapter
 from halo_operator.plan.attempts import Attempt, attempt_of
 from halo_operator.plan.checks import Refusal, first_refusal
 from halo_operator.plan.conditions import Facts
+from halo_operator.plan.endings import give_back, over, pause, publish, relaunch_or_fail, seconds_to_relaunch, wind_up
 from halo_operator.plan.freeze import freeze
-from halo_operator.plan.pod_view import parse_time, seconds_until_lost
+from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan, clear, merged, state
+from halo_operator.plan.pod_view import seconds_until_lost
 from halo_operator.plan.topology import topology
-from halo_operator.plan.world import CaUpdate, Note, Plan, PodRef, PodView, RunWorld
+from halo_operator.plan.world import CaUpdate, Note, Plan, PodView, RunWorld
 
-RunPlan = Plan[TrainingJobStatus]
 T = ConditionType
 
-# A run that waits looks again this often even if no watch wakes it.
-RECHECK_SECONDS = 60.0
 # A pod that is bound but not running for this long is worth a status of its own.
 SLOW_START_SECONDS = 5.0
-FIRST_RELAUNCH_DELAY = 10.0
-LONGEST_RELAUNCH_DELAY = 300.0
-GAVE_BACK = "GaveBack"
 
 
 def plan_run(world: RunWorld, now: datetime) -> RunPlan:
@@ -52,27 +46,6 @@ def plan_run(world: RunWorld, now: datetime) -> RunPlan:
 def is_terminal(status: TrainingJobStatus) -> bool:
     """Whether the run is over; that is final."""
     return is_true(status.conditions, T.COMPLETE) or is_true(status.conditions, T.FAILED)
-
-
-def clear(found: Iterable[PodView]) -> RunPlan:
-    """Stop pods that should not run (any more) and let go of those that ended; ended ones keep their logs."""
-    views = tuple(found)
-    return Plan(
-        delete=tuple(p.ref for p in views if not p.ended and p.deleting_since is None),
-        release=tuple(p.ref for p in views if p.ended and p.metered),
-        requeue_after=RECHECK_SECONDS if any(not p.ended for p in views) else None,
-    )
-
-
-def merged(plan: RunPlan, other: RunPlan) -> RunPlan:
-    """Return one plan that does both."""
-    waits = [wait for wait in (plan.requeue_after, other.requeue_after) if wait is not None]
-    return replace(
-        plan,
-        delete=plan.delete + other.delete,
-        release=plan.release + other.release,
-        requeue_after=min(waits) if waits else None,
-    )
 
 
 def admit(world: RunWorld, now: datetime) -> RunPlan:
@@ -248,166 +221,6 @@ def held_up(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, pod: P
     )
     plan = state(world, status, facts, now, Note("Warning", reason, words))
     return replace(plan, requeue_after=max(limit - age, 1.0) if not queued or half_placed else RECHECK_SECONDS)
-
-
-def give_back(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: datetime) -> RunPlan:
-    """Free the GPUs of an attempt that only some of its pods found: all or none."""
-    words = f"attempt {attempt.number} got only part of its GPUs within {world.environment.start_timeout_seconds} s and gives them back"
-    status = progress.with_record(status, attempt, GAVE_BACK, words)
-    status = status.model_copy(update={"attempt": attempt.number + 1, "waiting": words})
-    plan = state(world, status, conditions.working(Reason.QUEUED, words), now, Note("Warning", GAVE_BACK, words))
-    return merged(replace(plan, requeue_after=RECHECK_SECONDS), clear(attempt.pods))
-
-
-def pause(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: datetime) -> RunPlan:
-    """Stop the pods; once they ended, the next attempt waits for spec.suspend to be false."""
-    if any(not p.ended for p in attempt.pods):
-        words = "stopping at the next step, with a checkpoint"
-        return merged(state(world, status, conditions.working(Reason.RUNNING, words, {}), now), clear(attempt.pods))
-    resume = progress.resume_from(status)
-    words = f"suspended after step {resume.step}" if resume else "suspended before its first checkpoint"
-    return state(
-        world,
-        status.model_copy(update={"waiting": None}),
-        conditions.suspended(words),
-        now,
-        Note("Normal", Reason.SUSPENDED, words),
-    )
-
-
-def wind_up(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, outcome: Outcome, now: datetime) -> RunPlan:
-    """End an attempt of which a pod failed: stop the others first, then decide."""
-    status = progress.with_checkpoints(status, (p.outcome.checkpoint for p in attempt.pods if p.outcome))
-    if not attempt.ended:
-        return replace(
-            state(world, status, conditions.abnormal(status.conditions), now),
-            delete=tuple(p.ref for p in attempt.pods if not p.ended and p.deleting_since is None),
-        )
-    if world.spec.suspend and outcome.reason == Reason.INTERRUPTED:
-        status = progress.with_record(status, attempt, Reason.SUSPENDED, "suspended")
-        status = status.model_copy(update={"attempt": attempt.number + 1})
-        plan = pause(world, status, attempt_of(attempt.number + 1, attempt.nodes, ()), now)
-        return replace(
-            plan, release=released(attempt), delete=tuple(p.ref for p in attempt.pods if p.deleting_since is None)
-        )
-    return relaunch_or_fail(world, status, attempt, outcome, now)
-
-
-def relaunch_or_fail(
-    world: RunWorld, status: TrainingJobStatus, attempt: Attempt, outcome: Outcome, now: datetime
-) -> RunPlan:
-    """Go on as the next attempt after an infrastructure failure; end the run on the user's own."""
-    corrupt = outcome.reason == Reason.CHECKPOINT_CORRUPT and bool(status.checkpoints)
-    if not outcome.retriable and not corrupt:
-        return over(world, status, attempt, outcome.reason, outcome.message, now)
-    failures = (status.failures or 0) + 1
-    if failures > world.spec.backoff_limit:
-        words = f"{failures} attempts failed, spec.backoffLimit allows {world.spec.backoff_limit} relaunches; the last: {outcome.reason}: {outcome.message}"
-        return over(world, status, attempt, Reason.BACKOFF_LIMIT_EXCEEDED, words, now)
-    status = progress.without_last_checkpoint(status) if corrupt else status
-    status = progress.with_record(status, attempt, outcome.reason, outcome.message)
-    status = status.model_copy(update={"attempt": attempt.number + 1, "failures": failures, "waiting": None})
-    resume = progress.resume_from(status)
-    words = (
-        f"attempt {attempt.number} ended: {outcome.reason}: {outcome.message}; going on as attempt {attempt.number + 1}"
-    )
-    words += f" from step {resume.step}" if resume else " from the start"
-    facts = conditions.working(
-        Reason.STARTING,
-        words,
-        {T.RUNNING: ("False", Reason.RESTARTING, words), T.SCHEDULED: ("Unknown", Reason.RESTARTING, "")},
-    )
-    plan = state(world, status, facts, now, Note("Warning", "Relaunching", words))
-    gone = tuple(p.ref for p in attempt.pods if p.deleting_since is None)
-    return replace(
-        plan, release=released(attempt), delete=gone, requeue_after=max(seconds_to_relaunch(status, now), 0.0)
-    )
-
-
-def over(
-    world: RunWorld, status: TrainingJobStatus, attempt: Attempt, reason: Reason, message: str, now: datetime
-) -> RunPlan:
-    """End the run without an adapter."""
-    status = progress.with_record(status, attempt, reason, message)
-    status = status.model_copy(update={"waiting": None})
-    plan = state(world, status, conditions.failed(reason, message), now, Note("Warning", reason, message))
-    return merged(plan, clear(attempt.pods))
-
-
-def publish(
-    world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attempt: Attempt, outcome: Outcome, now: datetime
-) -> RunPlan:
-    """Make the Adapter, then say that the run is complete."""
-    made = outcome.adapter
-    if made is None:
-        missing = Outcome(result="Failed", reason=Reason.CRASHED, message="the trainer ended well but left no adapter")
-        return relaunch_or_fail(world, status, attempt, missing, now)
-    if world.catalog.adapter is not None and world.catalog.adapter.run_uid != world.meta.uid:
-        words = (
-            f"an Adapter named {world.meta.name} was made by another run meanwhile; this one's files lie at {made.uri}"
-        )
-        return over(world, status, attempt, Reason.ADAPTER_NAME_TAKEN, words, now)
-    status = progress.with_checkpoints(status, (outcome.checkpoint,))
-    status = progress.with_record(status, attempt, Reason.SUCCEEDED, "")
-    words = f"adapter {world.meta.name} published after step {made.step} of {world.spec.steps}"
-    status = status.model_copy(
-        update={"adapter": AdapterRef(name=world.meta.name, uri=made.uri, digest=made.digest), "waiting": None}
-    )
-    if status.progress:
-        done = {
-            "step": made.step,
-            "percent": 100 * made.step // world.spec.steps,
-            "remaining_seconds": 0,
-            "updated_at": conditions.stamp(now),
-        }
-        status = status.model_copy(update={"progress": status.progress.model_copy(update=done)})
-    facts: Facts = {T.SCHEDULED: ("True", Reason.PODS_BOUND, ""), **conditions.succeeded(words)}
-    plan = state(world, status, facts, now, Note("Normal", Reason.SUCCEEDED, words))
-    return replace(plan, first=(adapter(world.meta, frozen, made),), release=released(attempt))
-
-
-def released(attempt: Attempt) -> tuple[PodRef, ...]:
-    """Return the pods whose times and outcome the status keeps from now on."""
-    return tuple(p.ref for p in attempt.pods if p.metered)
-
-
-def state(world: RunWorld, status: TrainingJobStatus, facts: Facts, now: datetime, *notes: Note) -> RunPlan:
-    """Return the plan that writes this status: with notes only if what people act on changed, and later if only progress did."""
-    generation = world.meta.generation
-    new = status.model_copy(
-        update={
-            "conditions": conditions.update(status.conditions, facts, generation, now, conditions.RUN_TYPES),
-            "observed_generation": generation,
-        }
-    )
-    old = world.status
-    if new == old:
-        return Plan()
-    wait = progress.seconds_until_due(old, new, now)
-    if wait > 0:
-        return Plan(requeue_after=wait)
-    saved = new.checkpoints[-1:] if new.checkpoints[-1:] != old.checkpoints[-1:] and not new.adapter else []
-    told = tuple(
-        Note("Normal", "CheckpointSaved", f"step {c.step}, attempt {c.attempt}: {c.uri}")
-        for c in saved
-        if c.attempt == old.attempt
-    )
-    before, after = condition_of(old.conditions, T.READY), condition_of(new.conditions, T.READY)
-    moved = before is None or after is None or (before.reason, before.message) != (after.reason, after.message)
-    return Plan(status=new, notes=told + (notes if moved else ()))
-
-
-def seconds_to_relaunch(status: TrainingJobStatus, now: datetime) -> float:
-    """Return how long the next attempt waits: not at all the first time, then 10 s, 20 s … up to five minutes."""
-    last = progress.record_of(status, (status.attempt or 1) - 1)
-    finished = parse_time(last.finished_at) if last else None
-    if last is None or finished is None or last.reason == Reason.SUSPENDED:
-        return 0.0
-    failures = status.failures or 0
-    delay = 0.0 if failures <= 1 else min(FIRST_RELAUNCH_DELAY * 2.0 ** (failures - 2), LONGEST_RELAUNCH_DELAY)
-    if last.reason == GAVE_BACK:
-        delay = RECHECK_SECONDS
-    return delay - (now - finished).total_seconds()
 
 
 def _had_started(status: TrainingJobStatus, number: int) -> bool:

@@ -1,0 +1,152 @@
+"""Plans how an attempt ends: publish its adapter, go on as the next attempt, give its GPUs back, or end the run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from halo_api.conditions import ConditionType, Reason
+from halo_api.report import Outcome
+from halo_api.training_job import AdapterRef, Frozen, TrainingJobStatus
+from halo_operator.plan import conditions, progress
+from halo_operator.plan.adapter import adapter
+from halo_operator.plan.attempts import Attempt, attempt_of
+from halo_operator.plan.conditions import Facts
+from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan, clear, merged, released, state
+from halo_operator.plan.pod_view import parse_time
+from halo_operator.plan.world import Note, RunWorld
+
+T = ConditionType
+
+FIRST_RELAUNCH_DELAY = 10.0
+LONGEST_RELAUNCH_DELAY = 300.0
+GAVE_BACK = "GaveBack"
+
+
+def publish(
+    world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attempt: Attempt, outcome: Outcome, now: datetime
+) -> RunPlan:
+    """Make the Adapter, then say that the run is complete."""
+    made = outcome.adapter
+    if made is None:
+        missing = Outcome(result="Failed", reason=Reason.CRASHED, message="the trainer ended well but left no adapter")
+        return relaunch_or_fail(world, status, attempt, missing, now)
+    if world.catalog.adapter is not None and world.catalog.adapter.run_uid != world.meta.uid:
+        words = (
+            f"an Adapter named {world.meta.name} was made by another run meanwhile; this one's files lie at {made.uri}"
+        )
+        return over(world, status, attempt, Reason.ADAPTER_NAME_TAKEN, words, now)
+    status = progress.with_checkpoints(status, (outcome.checkpoint,))
+    status = progress.with_record(status, attempt, Reason.SUCCEEDED, "")
+    words = f"adapter {world.meta.name} published after step {made.step} of {world.spec.steps}"
+    status = status.model_copy(
+        update={"adapter": AdapterRef(name=world.meta.name, uri=made.uri, digest=made.digest), "waiting": None}
+    )
+    if status.progress:
+        done = {
+            "step": made.step,
+            "percent": 100 * made.step // world.spec.steps,
+            "remaining_seconds": 0,
+            "updated_at": conditions.stamp(now),
+        }
+        status = status.model_copy(update={"progress": status.progress.model_copy(update=done)})
+    facts: Facts = {T.SCHEDULED: ("True", Reason.PODS_BOUND, ""), **conditions.succeeded(words)}
+    plan = state(world, status, facts, now, Note("Normal", Reason.SUCCEEDED, words))
+    return replace(plan, first=(adapter(world.meta, frozen, made),), release=released(attempt))
+
+
+def wind_up(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, outcome: Outcome, now: datetime) -> RunPlan:
+    """End an attempt of which a pod failed: stop the others first, then decide."""
+    status = progress.with_checkpoints(status, (p.outcome.checkpoint for p in attempt.pods if p.outcome))
+    if not attempt.ended:
+        return replace(
+            state(world, status, conditions.abnormal(status.conditions), now),
+            delete=tuple(p.ref for p in attempt.pods if not p.ended and p.deleting_since is None),
+        )
+    if world.spec.suspend and outcome.reason == Reason.INTERRUPTED:
+        status = progress.with_record(status, attempt, Reason.SUSPENDED, "suspended")
+        status = status.model_copy(update={"attempt": attempt.number + 1})
+        plan = pause(world, status, attempt_of(attempt.number + 1, attempt.nodes, ()), now)
+        return replace(
+            plan, release=released(attempt), delete=tuple(p.ref for p in attempt.pods if p.deleting_since is None)
+        )
+    return relaunch_or_fail(world, status, attempt, outcome, now)
+
+
+def pause(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: datetime) -> RunPlan:
+    """Stop the pods; once they ended, the next attempt waits for spec.suspend to be false."""
+    if any(not p.ended for p in attempt.pods):
+        words = "stopping at the next step, with a checkpoint"
+        return merged(state(world, status, conditions.working(Reason.RUNNING, words, {}), now), clear(attempt.pods))
+    resume = progress.resume_from(status)
+    words = f"suspended after step {resume.step}" if resume else "suspended before its first checkpoint"
+    return state(
+        world,
+        status.model_copy(update={"waiting": None}),
+        conditions.suspended(words),
+        now,
+        Note("Normal", Reason.SUSPENDED, words),
+    )
+
+
+def relaunch_or_fail(
+    world: RunWorld, status: TrainingJobStatus, attempt: Attempt, outcome: Outcome, now: datetime
+) -> RunPlan:
+    """Go on as the next attempt after an infrastructure failure; end the run on the user's own."""
+    corrupt = outcome.reason == Reason.CHECKPOINT_CORRUPT and bool(status.checkpoints)
+    if not outcome.retriable and not corrupt:
+        return over(world, status, attempt, outcome.reason, outcome.message, now)
+    failures = (status.failures or 0) + 1
+    if failures > world.spec.backoff_limit:
+        words = f"{failures} attempts failed, spec.backoffLimit allows {world.spec.backoff_limit} relaunches; the last: {outcome.reason}: {outcome.message}"
+        return over(world, status, attempt, Reason.BACKOFF_LIMIT_EXCEEDED, words, now)
+    status = progress.without_last_checkpoint(status) if corrupt else status
+    status = progress.with_record(status, attempt, outcome.reason, outcome.message)
+    status = status.model_copy(update={"attempt": attempt.number + 1, "failures": failures, "waiting": None})
+    resume = progress.resume_from(status)
+    words = (
+        f"attempt {attempt.number} ended: {outcome.reason}: {outcome.message}; going on as attempt {attempt.number + 1}"
+    )
+    words += f" from step {resume.step}" if resume else " from the start"
+    facts = conditions.working(
+        Reason.STARTING,
+        words,
+        {T.RUNNING: ("False", Reason.RESTARTING, words), T.SCHEDULED: ("Unknown", Reason.RESTARTING, "")},
+    )
+    plan = state(world, status, facts, now, Note("Warning", "Relaunching", words))
+    gone = tuple(p.ref for p in attempt.pods if p.deleting_since is None)
+    return replace(
+        plan, release=released(attempt), delete=gone, requeue_after=max(seconds_to_relaunch(status, now), 0.0)
+    )
+
+
+def give_back(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: datetime) -> RunPlan:
+    """Free the GPUs of an attempt that only some of its pods found: all or none."""
+    words = f"attempt {attempt.number} got only part of its GPUs within {world.environment.start_timeout_seconds} s and gives them back"
+    status = progress.with_record(status, attempt, GAVE_BACK, words)
+    status = status.model_copy(update={"attempt": attempt.number + 1, "waiting": words})
+    plan = state(world, status, conditions.working(Reason.QUEUED, words), now, Note("Warning", GAVE_BACK, words))
+    return merged(replace(plan, requeue_after=RECHECK_SECONDS), clear(attempt.pods))
+
+
+def over(
+    world: RunWorld, status: TrainingJobStatus, attempt: Attempt, reason: Reason, message: str, now: datetime
+) -> RunPlan:
+    """End the run without an adapter."""
+    status = progress.with_record(status, attempt, reason, message)
+    status = status.model_copy(update={"waiting": None})
+    plan = state(world, status, conditions.failed(reason, message), now, Note("Warning", reason, message))
+    return merged(plan, clear(attempt.pods))
+
+
+def seconds_to_relaunch(status: TrainingJobStatus, now: datetime) -> float:
+    """Return how long the next attempt waits: not at all the first time, then 10 s, 20 s … up to five minutes."""
+    last = progress.record_of(status, (status.attempt or 1) - 1)
+    finished = parse_time(last.finished_at) if last else None
+    if last is None or finished is None or last.reason == Reason.SUSPENDED:
+        return 0.0
+    failures = status.failures or 0
+    delay = 0.0 if failures <= 1 else min(FIRST_RELAUNCH_DELAY * 2.0 ** (failures - 2), LONGEST_RELAUNCH_DELAY)
+    if last.reason == GAVE_BACK:
+        delay = RECHECK_SECONDS
+    return delay - (now - finished).total_seconds()
