@@ -87,7 +87,15 @@ def own_namespace(installed: Kubectl) -> Iterator[Kubectl]:
 
 
 @pytest.fixture(scope="module")
-def node(installed_chart: Kubectl) -> Iterator[PlayedNode]:
+def alone(api_kubeconfig: Path) -> Iterator[None]:
+    """An installation has one lease: two test sessions at once would lead in each other's place."""
+    with open(f"{api_kubeconfig}.operator-lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="module")
+def node(installed_chart: Kubectl, alone: None) -> Iterator[PlayedNode]:
     """A Node whose pods are played; only while a module needs it, so that nobody else's pods are put on it."""
     node = PlayedNode(Api.connect(installed_chart.kubeconfig))
     yield node
@@ -103,7 +111,7 @@ def stage(installed_chart: Kubectl, node: PlayedNode) -> Iterator[Stage]:
 
 
 @pytest.fixture(scope="module")
-def operator(installed_chart: Kubectl) -> Iterator[OperatorProcess]:
+def operator(installed_chart: Kubectl, alone: None) -> Iterator[OperatorProcess]:
     """One replica that leads while the tests of a module run."""
     with replica(installed_chart) as operator:
         yield operator.wait_until_leading()

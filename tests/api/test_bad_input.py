@@ -23,7 +23,7 @@ START_TIMEOUT = 6
 
 
 @pytest.fixture(scope="module")
-def operator(installed_chart: Kubectl) -> Iterator[OperatorProcess]:
+def operator(installed_chart: Kubectl, alone: None) -> Iterator[OperatorProcess]:
     """One that soon gives up on pods that can't start."""
     with replica(installed_chart, HALO_START_TIMEOUT_SECONDS=str(START_TIMEOUT)) as operator:
         yield operator.wait_until_leading()
@@ -251,6 +251,17 @@ def test_an_image_that_cannot_be_pulled_is_told_and_soon_given_up(stage: Stage, 
     stage.until(
         lambda: not [p for p in stage.all_pods("run") if p["status"]["phase"] in ("Pending", "Running")], "none is left"
     )
+
+
+def test_a_run_says_what_holds_up_the_inspection_of_its_dataset(stage: Stage, operator: OperatorProcess) -> None:
+    stage.create(dataset(stage.base))
+    pods.stuck(stage.node, stage.pod("chat"), "ErrImagePull", 'failed to pull "halo-trainer:dev": not found')
+    stage.create(training_job(stage.base))
+    stage.until(lambda: stage.state("chat", "datasets") == "ImagePullFailed", "the Dataset says so", TOLD_WITHIN)
+    stage.until(lambda: "ErrImagePull" in stage.status().get("waiting", ""), "and so does the run", TOLD_WITHIN)
+    assert stage.condition("Accepted")["reason"] == "DatasetPending"
+    stage.finish(stage.pod("chat"), pods.inspected())
+    assert stage.pod()
 
 
 def test_gpus_that_no_node_has_are_told_and_waited_for(stage: Stage, operator: OperatorProcess) -> None:

@@ -128,9 +128,8 @@ class Held:
             self.paused.set()
         self._release.wait(180)
 
-    def resume(self) -> None:
+    def let_go(self) -> None:
         self._release.set()
-        self._process.resume()
 
 
 def gathers(stage: Stage, name: str) -> Callable[[Asked], bool]:
@@ -166,10 +165,11 @@ def test_a_leader_that_was_paused_writes_nothing_back(stage: Stage, installed_ch
             new.wait_until_leading()
             last = {name: second_attempt(stage, new, name) for name in moments}
             before = {name: stage.run(name) for name in moments}
-            held.resume()
-            assert old.ended() == 1
-            # It came late and made a pod of an attempt that is over; that one is stopped at once.
+            held.let_go()
+            # It comes late and makes a pod of an attempt that is over; that one is stopped at once.
             stage.until(lambda: made_by_the_paused(log, stage), "the late request for a pod arrived")
+            old.resume()
+            assert old.ended() == 1
             for name in moments:
                 stage.until(
                     lambda name=name: only(stage, name, last[name]), f"nothing but the last pod of {name} stays"

@@ -150,8 +150,11 @@ def dataset_is_usable(world: RunWorld) -> Refusal | None:
             pending=True,
         )
     if inspection_of(world) is None:
+        ready = condition_of(dataset.status.conditions, "Ready")
+        # What holds the inspection up is worth a word; that it goes on is not.
+        why = f": {ready.message}" if ready and ready.reason not in (Reason.INSPECTING, Reason.INSPECTED) else ""
         return Refusal(
-            Reason.DATASET_PENDING, f"spec.lora.dataset: Dataset {dataset.name} is being inspected", pending=True
+            Reason.DATASET_PENDING, f"spec.lora.dataset: Dataset {dataset.name} is being inspected{why}", pending=True
         )
     return None
 

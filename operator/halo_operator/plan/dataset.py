@@ -29,7 +29,7 @@ def plan_dataset(world: DatasetWorld, now: datetime) -> DatasetPlan:
     create: list[Object] = []
     delete: list[PodRef] = list(strays)
     problems: list[tuple[Reason, str]] = []
-    waits: list[str] = []
+    waits: list[tuple[Reason, str]] = []
     for name in world.spec.base_models:
         views = [p for p in mine if p.base_model == name]
         if any(i.base_model == name and i.revision == revision_of(world, name) for i in status.inspections):
@@ -53,7 +53,7 @@ class Step:
         create: tuple[Object, ...] = (),
         delete: tuple[PodRef, ...] = (),
         problem: tuple[Reason, str] | None = None,
-        wait: str | None = None,
+        wait: tuple[Reason, str] | None = None,
     ) -> None:
         self.status, self.create, self.delete, self.problem, self.wait = status, create, delete, problem, wait
 
@@ -64,16 +64,14 @@ def inspect(world: DatasetWorld, name: str, views: list[PodView], status: Datase
     if base is None:
         words = f"spec.baseModels: found {name!r}, which is not in the catalog (kubectl get basemodels); {listed(name, world.base_names)}"
         return Step(status, problem=(Reason.UNKNOWN_BASE_MODEL, words), delete=alive(views))
+    reading = (Reason.INSPECTING, f"reading it with the tokenizer of {name}")
     if not views:
-        return Step(
-            status, create=(pods.inspect_pod(world, name, base, 1),), wait=f"reading it with the tokenizer of {name}"
-        )
+        return Step(status, create=(pods.inspect_pod(world, name, base, 1),), wait=reading)
     last = max(views, key=lambda p: p.attempt)
+    if not last.ended and last.blocked and last.blocked_reason:
+        return Step(status, wait=(Reason(last.blocked_reason), f"pod {last.ref.name}: {last.blocked}"))
     if not last.ended:
-        return Step(
-            status,
-            wait=f"pod {last.ref.name}: {last.blocked}" if last.blocked else f"reading it with the tokenizer of {name}",
-        )
+        return Step(status, wait=reading)
     outcome = last.outcome
     if outcome and outcome.result == "Succeeded" and outcome.inspection:
         found = outcome.inspection
@@ -97,7 +95,12 @@ def inspect(world: DatasetWorld, name: str, views: list[PodView], status: Datase
     message = outcome.message if outcome else "the inspection left no outcome"
     if (outcome is None or outcome.retriable) and last.attempt < INSPECTION_ATTEMPTS:
         again = pods.inspect_pod(world, name, base, last.attempt + 1)
-        return Step(status, create=(again,), delete=alive(views), wait=f"reading it again: {reason}: {message}")
+        return Step(
+            status,
+            create=(again,),
+            delete=alive(views),
+            wait=(Reason.INSPECTING, f"reading it again: {reason}: {message}"),
+        )
     return Step(status, problem=(reason, message))
 
 
@@ -107,7 +110,7 @@ def settle(
     create: list[Object],
     delete: list[PodRef],
     problems: list[tuple[Reason, str]],
-    waits: list[str],
+    waits: list[tuple[Reason, str]],
     now: datetime,
 ) -> DatasetPlan:
     """Return the plan with the one status that says it all."""
@@ -120,8 +123,9 @@ def settle(
         # It stays true until the pod is there.
         return rejected(world, refused.message, now, tuple(create), tuple(delete))
     elif waits:
-        facts = {T.READY: ("False", Reason.INSPECTING, waits[0]), T.RECONCILING: ("True", Reason.INSPECTING, waits[0])}
-        note = Note("Normal", Reason.INSPECTING, waits[0])
+        reason, message = waits[0]
+        facts = {T.READY: ("False", reason, message), T.RECONCILING: ("True", reason, message)}
+        note = Note("Normal" if reason == Reason.INSPECTING else "Warning", reason, message)
     else:
         first = status.inspections[0]
         words = f"{first.rows} rows, {first.tokens} tokens, the longest row {first.longest_row}"
@@ -133,7 +137,7 @@ def settle(
         update={
             "conditions": conditions.update(status.conditions, facts, generation, now, TYPES),
             "observed_generation": generation,
-            "waiting": waits[0] if waits and not problems else None,
+            "waiting": waits[0][1] if waits and not problems else None,
         }
     )
     unknown = any(reason == Reason.UNKNOWN_BASE_MODEL for reason, _ in problems)
