@@ -156,7 +156,7 @@ def test_suspend_keeps_the_work_and_resume_goes_on(place: Place) -> None:
     wait_for_checkpoint(place, "paused", 2)
     place.kubectl("patch", "trainingjob", "paused", "--type=merge", "-p", '{"spec": {"suspend": true}}')
     still = wait_for(place, "paused", "Suspended")
-    assert trainer_pods(place) == []
+    eventually(lambda: trainer_pods(place) == [], "its pod is gone, and with it its GPUs")
     saved = still["status"]["checkpoints"][-1]["step"]
     place.kubectl("patch", "trainingjob", "paused", "--type=merge", "-p", '{"spec": {"suspend": false}}')
     job = wait_for(place, "paused", "Succeeded")
