@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -119,6 +120,8 @@ def replica(admin: Kubectl, server: str = "", **environment: str) -> Iterator[Op
     if process.is_alive():
         # One that was started a moment ago does not listen to signals yet.
         assert process.stop() in (0, -signal.SIGTERM), process.said()[-2000:]
+    # What failed keeps its log.
+    shutil.rmtree(process.folder)
 
 
 def catalog(name: str) -> list[dict[str, Any]]:

@@ -108,7 +108,6 @@ def test_an_idle_operator_writes_nothing_and_an_upgrade_restarts_nothing(
 def test_a_run_of_one_pod_costs_few_writes(stage: Stage, installed_chart: Kubectl, operator: OperatorProcess) -> None:
     stage.inspected_dataset()
     stage.until(lambda: not stage.all_pods("chat"), "the inspection's pod is gone")
-    settled(AuditLog(installed_chart.kubeconfig))
     log = AuditLog(installed_chart.kubeconfig)
     pod = stage.start()
     pods.run(stage.node, pod)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.api
 
 # A lease lasts 15 s, and those who wait for it look every 2 s.
 TAKE_OVER_SECONDS = 60
-MOST_KILLS = {"after every write": 30, "at random": 8}
+MOST_KILLS = {"after every write": 30, "at random": 6}
 
 
 @pytest.fixture
