@@ -141,6 +141,10 @@ class Stage:
             assert time.monotonic() < end, f"{name} is {self.condition('Ready', name)}, not {state}"
             time.sleep(0.1)
 
+    def until_stopping(self, pod: Object) -> None:
+        path = pods.path_of(pod)
+        self.until(lambda: "deletionTimestamp" in self.api.request("GET", path)["metadata"], "the pod is asked to stop")
+
     # --- what the pod says
 
     def push(self, operator: OperatorProcess, pod: Object, body: Report) -> tuple[int, Any]:

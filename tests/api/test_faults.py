@@ -8,13 +8,10 @@ from halo_api.conditions import Reason
 from tests.api import pods
 from tests.api.client import Object
 from tests.api.operator_process import OperatorProcess, training_job
-from tests.api.pods import checkpoint, failed, path_of, report, resumes_at, run_file, trained
+from tests.api.pods import checkpoint, failed, report, resumes_at, run_file, trained
 from tests.api.stage import Stage, attempts, steps
 
 pytestmark = pytest.mark.api
-
-
-# --- deletions
 
 
 def running(stage: Stage, **spec: object) -> Object:
@@ -25,15 +22,16 @@ def running(stage: Stage, **spec: object) -> Object:
     return pod
 
 
+# --- deletions
+
+
 @pytest.mark.parametrize("cascade", ["foreground", "background", "orphan"])
 def test_a_running_run_is_deleted_and_nothing_of_it_stays(
     stage: Stage, operator: OperatorProcess, cascade: str
 ) -> None:
     pod = running(stage)
     stage.kubectl("delete", "trainingjob", "run", f"--cascade={cascade}", "--wait=false")
-    stage.until(
-        lambda: "deletionTimestamp" in stage.api.request("GET", path_of(pod))["metadata"], "the pod is asked to stop"
-    )
+    stage.until_stopping(pod)
     pods.stopped(stage.node, pod, checkpoint(pod, 7))
     stage.until(lambda: not stage.all_pods("run"), "the pod is gone")
     stage.until(lambda: stage.api.get(stage.path("trainingjobs", "run")) is None, "the run is gone")
@@ -46,9 +44,7 @@ def test_a_namespace_with_a_running_run_is_deleted_and_nothing_is_stuck(
 ) -> None:
     pod = running(stage)
     stage.kubectl("delete", "namespace", stage.namespace, "--wait=false")
-    stage.until(
-        lambda: "deletionTimestamp" in stage.api.request("GET", path_of(pod))["metadata"], "the pod is asked to stop"
-    )
+    stage.until_stopping(pod)
     pods.stopped(stage.node, pod)
     stage.until(lambda: not stage.all_pods(), "the pod is gone")
     # The namespace controller looks again after half the pod's grace period.
@@ -66,11 +62,12 @@ def test_a_pod_that_is_force_deleted_is_followed_by_one_that_goes_on_from_the_la
     stage.kubectl("delete", "pod", pod["metadata"]["name"], "--force", "--grace-period=0", "--wait=false")
     pods.end(stage.node, pod, 137)
     second = stage.pod(attempt=2)
-    file = run_file(second)
-    assert file.train
-    assert file.train.resume
-    assert (file.train.resume.step, file.train.resume.uri) == (10, checkpoint(pod, 10).uri)
-    assert file.train.output != run_file(pod).train.output  # type: ignore[union-attr]
+    first_work, work = run_file(pod).train, run_file(second).train
+    assert first_work
+    assert work
+    assert work.resume
+    assert (work.resume.step, work.resume.uri) == (10, checkpoint(pod, 10).uri)
+    assert work.output != first_work.output
     assert stage.status()["attempts"][0]["reason"] == "Interrupted"
     assert "going on as attempt 2 from step 10" in stage.condition("Running")["message"]
 
@@ -135,9 +132,7 @@ def test_a_run_is_suspended_and_goes_on_without_a_failure(stage: Stage, operator
     pod = running(stage)
     stage.push_until_acknowledged(operator, pod, report(pod, 1, step=5, saved=(5,)))
     stage.kubectl("patch", "trainingjob", "run", "--type=merge", "-p", '{"spec": {"suspend": true}}')
-    stage.until(
-        lambda: "deletionTimestamp" in stage.api.request("GET", path_of(pod))["metadata"], "the pod is asked to stop"
-    )
+    stage.until_stopping(pod)
     pods.stopped(stage.node, pod, checkpoint(pod, 7))
     stage.until_state("Suspended")
     assert stage.condition("Ready")["message"] == "suspended after step 7"
