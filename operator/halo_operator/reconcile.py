@@ -44,6 +44,7 @@ from halo_operator.queue import Key
 from halo_operator.release import letting_go
 from halo_operator.reports import Reports
 from halo_operator.settings import Settings
+from halo_operator.shared_reads import SharedReads
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Reconciler:
         self._ca_bundle = ca_bundle
         self._now = now
         self._waiting: defaultdict[Key, set[Key]] = defaultdict(set)
+        self._lookups = SharedReads(self._look_up)
 
     def waiting_for(self, key: Key) -> set[Key]:
         """Return, and forget, the objects that wait for this one: their next reconcile says so again if they still do."""
@@ -117,9 +119,9 @@ class Reconciler:
         world = RunWorld(meta, spec, status, views, self._environment(), catalog, self._reports.latest(meta.uid))
         plan = plan_run(world, self._now())
         try:
-            written = await self._apply(body, plan)
+            written = await self._apply(body, plan, pods)
         except ChildRejected as error:
-            return await self._say_rejected(key, world, error)
+            return await self._say_rejected(key, world, error, pods)
         stored = plan.status if written and plan.status else status
         if fresh and stored.frozen:
             self._waits_no_more(key, spec)
@@ -147,12 +149,14 @@ class Reconciler:
         )
         plan = plan_dataset(world, self._now())
         try:
-            await self._apply(body, plan)
+            await self._apply(body, plan, pods)
         except ChildRejected as error:
-            return await self._say_rejected(key, world, error)
+            return await self._say_rejected(key, world, error, pods)
         return plan.requeue_after
 
-    async def _say_rejected(self, key: Key, world: RunWorld | DatasetWorld, error: ChildRejected) -> float | None:
+    async def _say_rejected(
+        self, key: Key, world: RunWorld | DatasetWorld, error: ChildRejected, pods: list[Object]
+    ) -> float | None:
         # The status was written before the child was tried, so it is read again.
         body = await self._cluster.get(key.kind, key.namespace, key.name)
         if body is None or body["metadata"]["uid"] != world.meta.uid:
@@ -164,7 +168,7 @@ class Reconciler:
         else:
             found = DatasetStatus.model_validate(body.get("status", {}))
             plan = rejected(replace(world, meta=meta_of(body), status=found), str(error), self._now())
-        await self._apply(body, plan)
+        await self._apply(body, plan, pods)
         return plan.requeue_after
 
     async def _object_and_pods(self, key: Key) -> tuple[Object | None, list[Object]]:
@@ -180,7 +184,7 @@ class Reconciler:
         # Said before looking: a change between the look and the wish to hear of it would be lost.
         for one in wanted:
             self._waiting[one].add(key)
-        found = await asyncio.gather(*(self._cluster.get(one.kind, one.namespace or None, one.name) for one in wanted))
+        found = await asyncio.gather(*(self._lookups.get(one) for one in wanted))
         base, gpu, adapter = found[:3]
         dataset = found[3] if len(found) > 3 else None
         return Catalog(
@@ -191,6 +195,9 @@ class Reconciler:
             dataset=dataset_entry(dataset) if dataset else None,
             adapter=adapter_entry(adapter) if adapter else None,
         )
+
+    async def _look_up(self, key: Key) -> Object | None:
+        return await self._cluster.get(key.kind, key.namespace or None, key.name)
 
     async def _adapter(self, key: Key) -> AdapterEntry | None:
         body = await self._cluster.get("Adapter", key.namespace, key.name)
@@ -214,7 +221,7 @@ class Reconciler:
         """Stop the pods of an object that is gone (an orphaning delete leaves them) and let go of those that ended."""
         plan = clear(all_of(pods, self._now()))
         await self._delete(plan)
-        await self._mark(plan)
+        await self._mark(plan, pods)
         for pod in pods:
             self._reports.close(pod["metadata"]["labels"].get(names.RUN_LABEL, ""))
         return plan.requeue_after
@@ -227,8 +234,8 @@ class Reconciler:
         await self._recorder.record(body, Note("Warning", "InvalidSpec", words))
         return None
 
-    async def _apply(self, body: Object, plan: Plan[Any]) -> bool:
-        """Carry out a plan in its order; return whether the status was written."""
+    async def _apply(self, body: Object, plan: Plan[Any], pods: list[Object]) -> bool:
+        """Carry out a plan for these pods in its order; return whether the status was written."""
         meta = body["metadata"]
         for child in plan.first:
             await self._create(child)
@@ -252,7 +259,7 @@ class Reconciler:
         await self._delete(plan)
         for child in plan.create:
             await self._create(child)
-        await self._mark(plan)
+        await self._mark(plan, pods)
         for note in plan.notes:
             await self._recorder.record(body, note)
         return plan.status is not None
@@ -261,9 +268,11 @@ class Reconciler:
         for ref in plan.delete:
             await self._cluster.delete("Pod", ref.namespace, ref.name, ref.uid)
 
-    async def _mark(self, plan: Plan[Any]) -> None:
+    async def _mark(self, plan: Plan[Any], pods: list[Object]) -> None:
+        by_uid = {pod["metadata"]["uid"]: pod for pod in pods}
         for ref in plan.release:
-            await self._release(ref)
+            if operations := letting_go(by_uid[ref.uid]):
+                await self._patch(ref, operations)
         for update in plan.update:
             path = "/metadata/annotations/" + CA_ANNOTATION.replace("/", "~1")
             await self._patch(update.ref, [{"op": "replace", "path": path, "value": update.bundle}])
@@ -280,14 +289,6 @@ class Reconciler:
             if error.status == 403 and "being terminated" in str(error):
                 return
             raise ChildRejected(error.status, str(error), error.reason) from None
-
-    async def _release(self, ref: PodRef) -> None:
-        """Remove our finalizer from a pod, and no other's."""
-        pod = await self._cluster.get("Pod", ref.namespace, ref.name)
-        if pod is None or pod["metadata"]["uid"] != ref.uid:
-            return
-        if operations := letting_go(pod):
-            await self._patch(ref, operations)
 
     async def _patch(self, ref: PodRef, operations: list[Object]) -> None:
         try:
