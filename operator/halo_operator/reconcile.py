@@ -284,7 +284,11 @@ class Reconciler:
         except AlreadyExists:
             there = await self._cluster.get(child["kind"], child["metadata"]["namespace"], child["metadata"]["name"])
             if there is None or controller_of(there) != controller_of(child):
-                raise Conflict(409, f"{child['kind']} {child['metadata']['name']} exists and is not ours") from None
+                words = f"{child['kind']} {child['metadata']['name']} exists and is not this run's"
+                if there is None or child["kind"] == "Adapter":
+                    # Looking again tells: it is gone, or admission and publishing know what to say of it.
+                    raise Conflict(409, words) from None
+                raise ChildRejected(409, f"{words}; delete it") from None
         except Rejected as error:
             if error.status == 403 and "being terminated" in str(error):
                 return

@@ -101,7 +101,7 @@ def relaunch_or_fail(
         words = f"{failures} attempts failed, spec.backoffLimit allows {world.spec.backoff_limit} relaunches; the last: {outcome.reason}: {outcome.message}"
         return over(world, status, attempt, Reason.BACKOFF_LIMIT_EXCEEDED, words, now)
     status = progress.without_last_checkpoint(status) if corrupt else status
-    status = progress.with_record(status, attempt, outcome.reason, outcome.message)
+    status = progress.with_record(status, attempt, outcome.reason, outcome.message, given_up=now)
     status = status.model_copy(update={"attempt": attempt.number + 1, "failures": failures, "waiting": None})
     resume = progress.resume_from(status)
     words = (
@@ -123,7 +123,7 @@ def relaunch_or_fail(
 def give_back(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: datetime) -> RunPlan:
     """Free the GPUs of an attempt that only some of its pods found: all or none."""
     words = f"attempt {attempt.number} got only part of its GPUs within {world.environment.start_timeout_seconds} s and gives them back"
-    status = progress.with_record(status, attempt, GAVE_BACK, words)
+    status = progress.with_record(status, attempt, GAVE_BACK, words, given_up=now)
     status = status.model_copy(update={"attempt": attempt.number + 1, "waiting": words})
     plan = state(world, status, conditions.working(Reason.QUEUED, words), now, Note("Warning", GAVE_BACK, words))
     return merged(replace(plan, requeue_after=RECHECK_SECONDS), clear(attempt.pods))
@@ -133,7 +133,7 @@ def over(
     world: RunWorld, status: TrainingJobStatus, attempt: Attempt, reason: Reason, message: str, now: datetime
 ) -> RunPlan:
     """End the run without an adapter."""
-    status = progress.with_record(status, attempt, reason, message)
+    status = progress.with_record(status, attempt, reason, message, given_up=now)
     status = status.model_copy(update={"waiting": None})
     plan = state(world, status, conditions.failed(reason, message), now, Note("Warning", reason, message))
     return merged(plan, clear(attempt.pods))

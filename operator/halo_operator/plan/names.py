@@ -45,8 +45,8 @@ def inspect_pod(owner: str, uid: str, base_model: str, attempt: int) -> str:
 
 
 def rendezvous_service(owner: str, uid: str) -> str:
-    """Return the name of the headless Service of a run of several nodes."""
-    return child(owner, "trainer", uid, "rendezvous")
+    """Return the name of the headless Service of a run of several nodes; unlike a pod's, it must start with a letter."""
+    return child(owner if owner[0].isalpha() else f"r{owner}", "trainer", uid, "rendezvous")
 
 
 def host_name(rank: int, attempt: int) -> str:

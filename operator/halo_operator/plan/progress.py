@@ -77,14 +77,22 @@ def resume_from(status: TrainingJobStatus) -> ResumeFrom | None:
 
 
 def with_record(
-    status: TrainingJobStatus, attempt: Attempt, reason: str | None = None, message: str | None = None
+    status: TrainingJobStatus,
+    attempt: Attempt,
+    reason: str | None = None,
+    message: str | None = None,
+    given_up: datetime | None = None,
 ) -> TrainingJobStatus:
-    """Return the status with what is known of an attempt: its times and, once it said so or ended, how it ended."""
+    """Return the status with what is known of an attempt: its times and, once it said so or ended, how it ended.
+
+    One that is given up before the end of its pods is known ends now: the wait for the next attempt counts from there.
+    """
     old = record_of(status, attempt.number) or AttemptRecord(attempt=attempt.number)
+    finished = attempt.finished_at or given_up
     record = AttemptRecord(
         attempt=attempt.number,
         started_at=stamp(attempt.bound_at) if attempt.bound_at else old.started_at,
-        finished_at=stamp(attempt.finished_at) if attempt.finished_at and (reason or old.reason) else None,
+        finished_at=stamp(finished) if finished and (reason or old.reason) else None,
         reason=reason or old.reason,
         message=(message[:1000] or None) if message is not None else old.message,
     )

@@ -141,7 +141,11 @@ def follow(world: RunWorld, frozen: Frozen, now: datetime) -> RunPlan:
         return merged(relaunch_or_fail(world, status, attempt, gone, now), old)
     if not attempt.complete:
         wait = seconds_to_relaunch(status, now)
-        return merged(Plan(requeue_after=wait) if wait > 0 else launch(world, status, frozen, now), old)
+        # Two attempts never run side by side: the older one's pods still hold its GPUs and volumes.
+        still_held = any(not p.ended for p in world.pods if p.attempt != attempt.number)
+        if wait > 0 or still_held:
+            return merged(Plan(requeue_after=wait if wait > 0 else None), old)
+        return merged(launch(world, status, frozen, now), old)
     return merged(watch(world, status, attempt, now), old)
 
 
