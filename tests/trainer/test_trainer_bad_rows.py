@@ -64,6 +64,9 @@ CASES = {
         '{"messages": [{"role": "user", "content": "\\ud83d"}]}',
         "has in messages[0] half a surrogate pair; write the character whole",
     ),
+    "a key that is half a surrogate pair": ('{"\\ud83d": 1}', f"has no messages (found \\ud83d); {SHAPE}"),
+    "a long key": (f"{{{LONG}: 1}}", f"has no messages (found {'x' * 40}); {SHAPE}"),
+    "endless digits": (f'{{"messages": {"1" * 5000}}}', "has a number of too many digits; write it as a string"),
     "nested too deeply": ("[" * 100_000, "is nested too deeply to read; flatten the row"),
 }  # fmt: skip
 

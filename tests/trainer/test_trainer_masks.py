@@ -143,6 +143,13 @@ def test_a_template_that_does_not_fit_is_named(template: str, sentence: str) -> 
     assert str(refused.value) == f"line 1: the chat template of base tiny {sentence}"
 
 
+def test_a_tool_that_is_not_text_is_named() -> None:
+    template = CHATML.replace("{%- for m", "{{- tools | tojson }}{%- for m", 1)
+    with pytest.raises(RunFailure) as refused:
+        token_row(template, chat("sky?", "Blue.", tools=[{"name": "\ud83d"}]))
+    assert str(refused.value) == "line 1 has half a surrogate pair; write the character whole"
+
+
 @pytest.mark.slow
 def test_the_real_small_base_trains_the_answer_alone() -> None:
     """SmolLM2's template adds a system message of its own; ids checked by hand against its vocabulary."""

@@ -8,12 +8,15 @@ from pathlib import Path
 
 from halo_api.conditions import Reason
 
+LONGEST_MESSAGE = 2000
+
 
 class RunFailure(Exception):
     """The role can't go on; `reason` and the sentence become its outcome."""
 
     def __init__(self, reason: Reason, message: str) -> None:
-        super().__init__(message)
+        # Words of rows and templates are in it: what no report can carry would lose the reason too.
+        super().__init__(message.encode("utf-8", "backslashreplace").decode()[:LONGEST_MESSAGE])
         self.reason = reason
 
 

@@ -63,3 +63,6 @@ def _value(number: int, line: bytes) -> Any:
         raise bad_row(number, found, "write one JSON object a line") from error
     except RecursionError as error:
         raise bad_row(number, "is nested too deeply to read", "flatten the row") from error
+    except ValueError as error:
+        # Python's own limit on the digits of a whole number.
+        raise bad_row(number, "has a number of too many digits", "write it as a string") from error

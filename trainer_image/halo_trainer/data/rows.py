@@ -31,7 +31,7 @@ def chat_row(line: int, value: Any) -> ChatRow:
         raise bad_row(line, f"is {_kind(value)}, not an object", SHAPE)
     messages = value.get("messages")
     if messages is None:
-        keys = ", ".join(list(value)[:5]) or "no keys"
+        keys = _cut(", ".join(key[:40] for key in list(value)[:5])) or "no keys"
         raise bad_row(line, f"has no messages (found {keys})", SHAPE)
     if not isinstance(messages, list) or not messages:
         raise bad_row(line, f"has {'no message' if messages == [] else f'messages that are {_kind(messages)}'}", SHAPE)
@@ -82,5 +82,8 @@ def _kind(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value)
+    return _cut(json.dumps(value))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 40 else text[:37] + "..."

@@ -63,6 +63,8 @@ class Template:
         """Return the conversation's text and where in it each trained answer starts and ends."""
         messages = list(row.messages)
         whole = self._render(row.line, messages, row.tools)
+        # Tools and tool calls reach the text unchecked, and a tokenizer's own words for this name no line.
+        whole.encode()
         answers = []
         for index, trains in enumerate(row.trains):
             if not trains:
