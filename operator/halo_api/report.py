@@ -108,5 +108,9 @@ class Answer(ApiModel):
     acknowledged: Annotated[
         bool, Field(description="Every checkpoint and outcome of the report is in the run's status.")
     ]
+    saved_step: Annotated[
+        int | None,
+        Field(description="The step of the newest checkpoint in the run's status: a resume would start there."),
+    ] = None
     deadline: Deadline | None = None
     command: Literal["continue", "stop"] = "continue"

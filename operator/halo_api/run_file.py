@@ -22,6 +22,8 @@ DEADLINE_PATH = f"{INFO_FOLDER}/deadline.json"
 TOKEN_PATH = "/halo/token/token"  # noqa: S105
 WORK_FOLDER = "/halo/work"
 REPORT_PATH = f"{WORK_FOLDER}/report.json"
+# Beside the report: the step of the newest checkpoint that the run's status holds, as the operator last answered.
+SAVED_STEP_NAME = "saved-step"
 VOLUMES_FOLDER = "/volumes"
 DIGEST_VARIABLE = "HALO_RUN_FILE_SHA256"
 REPORT_AUDIENCE = "halo-report"

@@ -51,6 +51,7 @@ class Reports:
 
     def close(self, run_uid: str) -> None:
         """Note that the run is being deleted: nothing of it will be written any more."""
+        self._by_run.pop(run_uid, None)
         self._attempts[run_uid] = sys.maxsize
 
     def is_stale(self, report: Report) -> bool:
@@ -66,6 +67,11 @@ class Reports:
         # Older checkpoints leave the status's last ten; what counts is that the newest is there.
         saved = not steps or max(steps) in entry.checkpoints
         return saved and (report.outcome is None or entry.outcome)
+
+    def saved_step(self, run_uid: str) -> int | None:
+        """Return the step of the newest checkpoint in the run's stored status, as far as it is known."""
+        entry = self._by_run.get(run_uid)
+        return max(entry.checkpoints, default=None) if entry else None
 
     def forget(self, run_uid: str) -> None:
         """Drop a run that is gone."""

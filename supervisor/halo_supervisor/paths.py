@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from halo_api.run_file import CA_PATH, DEADLINE_PATH, REPORT_PATH, RUN_FILE_PATH, TOKEN_PATH
+from halo_api.run_file import CA_PATH, DEADLINE_PATH, REPORT_PATH, RUN_FILE_PATH, SAVED_STEP_NAME, TOKEN_PATH
 
 TERMINATION_LOG_VARIABLE = "HALO_TERMINATION_LOG"
 
@@ -22,6 +22,11 @@ class Paths:
     report: Path = Path(REPORT_PATH)
     termination_log: Path = Path("/dev/termination-log")
     cgroups: Path = Path("/sys/fs/cgroup")
+
+    @property
+    def saved_step(self) -> Path:
+        """Where the role reads which checkpoint the run's status holds."""
+        return self.report.with_name(SAVED_STEP_NAME)
 
 
 def pod_paths() -> Paths:

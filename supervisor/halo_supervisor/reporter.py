@@ -36,6 +36,7 @@ class Reporter:
         self._retries = 0
         self._pause = FIRST_RETRY_SECONDS
         self._failure: PushFailure | None = None
+        self._saved_step: int | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -55,7 +56,9 @@ class Reporter:
         if reporting is None:
             return False
         end = time.monotonic() + reporting.final_push_seconds
-        self._thread.join(max(0.0, end - time.monotonic()))
+        # A role that could not be started was never watched.
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, end - time.monotonic()))
         self._retries = 0
         while True:
             answer = self._push(final)
@@ -105,8 +108,21 @@ class Reporter:
             self._failure = answer
             return None
         self._retries = 0
+        self._keep_saved_step(answer)
         self._answered(answer)
         return answer
+
+    def _keep_saved_step(self, answer: Answer) -> None:
+        """Tell the role which checkpoint a resume would start from: it must not tidy that one away."""
+        if answer.saved_step is None or answer.saved_step == self._saved_step:
+            return
+        new = self._paths.saved_step.with_name(f".{self._paths.saved_step.name}")
+        try:
+            new.write_text(str(answer.saved_step))
+            new.replace(self._paths.saved_step)
+            self._saved_step = answer.saved_step
+        except OSError as error:
+            log.warning("%s can't be written: %s", self._paths.saved_step, error)
 
     @property
     def _longest_pause(self) -> float:

@@ -149,7 +149,7 @@ class Pod:
     environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
-    def start(self, role: str, **run: Any) -> subprocess.Popen[bytes]:
+    def start(self, role: str, executable: str = sys.executable, **run: Any) -> subprocess.Popen[bytes]:
         """Start the supervisor over a role's script."""
         self.write_run_file(**run)
         (self.folder / "token").write_text("first-token\n")
@@ -158,7 +158,7 @@ class Pod:
         names = {"run_file": "run.json", "ca": "ca.crt", "deadline": "deadline.json", "report": "report.json"}
         places = {name: str(self.folder / file) for name, file in names.items()}
         places |= {"token": str(self.folder / "token"), "termination_log": str(self.folder / "termination-log")}
-        command = json.dumps([sys.executable, str(script)])
+        command = json.dumps([executable, str(script)])
         self.process = subprocess.Popen(
             [sys.executable, "-c", RUNNER, json.dumps(places), command],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | self.environment,

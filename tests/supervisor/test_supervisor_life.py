@@ -76,6 +76,22 @@ def test_a_new_checkpoint_is_pushed_at_once(pod: Pod) -> None:
     assert pod.end()[0] == 0
 
 
+def test_the_role_can_read_which_checkpoint_a_resume_would_start_from(pod: Pod) -> None:
+    pod.operator.answer = lambda report: Answer(acknowledged=True, saved_step=7 if report.checkpoints else None)
+    pod.start('say(checkpoints=[checkpoint(9)])\nuntil("saved-step")\n' + SUCCEEDS)
+    assert pod.end()[1].result == "Succeeded"
+    assert (pod.folder / "saved-step").read_text() == "7"
+
+
+def test_a_role_that_cannot_be_started_is_told_as_a_crash(pod: Pod) -> None:
+    pod.start(SUCCEEDS, executable=str(pod.folder / "gone"))
+    code, outcome, errors = pod.end()
+    assert (code, outcome.reason) == (1, Reason.CRASHED)
+    assert "could not be started" in outcome.message
+    assert "Traceback" not in errors
+    assert pod.operator.reports[-1].outcome == outcome
+
+
 def test_the_outcome_is_pushed_only_once_the_role_is_gone(pod: Pod) -> None:
     pod.start(f'{SUCCEEDS}until("off")\n')
     pod.operator.wait_for(lambda reports: len(reports) > 3)

@@ -57,6 +57,13 @@ def test_only_the_newest_checkpoints_stay(root: Path) -> None:
     assert kept == ["step-4", "step-5", "step-6"]
 
 
+def test_the_checkpoint_that_a_resume_would_start_from_stays_too(root: Path) -> None:
+    (root / "saved-step").write_text("2")
+    train_here(run_file(saveSteps=1), root)
+    kept = sorted(path.name for path in (root / "artifacts" / "run" / "checkpoints").iterdir())
+    assert kept == ["step-2", "step-4", "step-5", "step-6"]
+
+
 def test_a_bf16_base_trains_a_fp32_adapter(root: Path) -> None:
     run = run_file()
     run = run.model_copy(update={"base": run.base.model_copy(update={"dtype": "bf16"})})

@@ -45,3 +45,21 @@ def test_a_report_of_an_attempt_that_is_over_is_stale() -> None:
     assert not reports.is_stale(report(attempt=2))
     reports.forget("uid-1")
     assert not reports.is_stale(report(attempt=1))
+
+
+def test_the_answer_says_which_checkpoint_a_resume_would_start_from() -> None:
+    reports = Reports()
+    assert reports.saved_step("uid-1") is None
+    reports.put(report(step=5))
+    assert reports.saved_step("uid-1") is None
+    reports.written("uid-1", stored(step=5))
+    reports.put(report(sequence=2, step=9))
+    assert reports.saved_step("uid-1") == 5
+
+
+def test_nothing_is_kept_of_a_run_that_is_being_deleted_but_that_it_is() -> None:
+    reports = Reports()
+    reports.put(report())
+    reports.close("uid-1")
+    assert reports.latest("uid-1") is None
+    assert reports.is_stale(report(attempt=99))

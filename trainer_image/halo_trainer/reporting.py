@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from halo_api.report import CheckpointReport, Outcome, ProgressReport, Report
-from halo_api.run_file import RunFile
+from halo_api.run_file import SAVED_STEP_NAME, RunFile
 from halo_trainer.files import replace_file
 
 KEPT_CHECKPOINTS = 10
@@ -30,6 +30,13 @@ class Reporting:
     def last_checkpoint(self) -> CheckpointReport | None:
         """The newest finished checkpoint of this attempt."""
         return self._report.checkpoints[-1] if self._report.checkpoints else None
+
+    def saved_step(self) -> int | None:
+        """Return the step of the newest checkpoint that the run's status is known to hold."""
+        try:
+            return int(self._path.with_name(SAVED_STEP_NAME).read_text())
+        except (OSError, ValueError):
+            return None
 
     def phase(self, phase: str) -> None:
         """Say what the role is about."""

@@ -180,7 +180,7 @@ def checkpoint(run: Run) -> None:
     report = CheckpointReport(step=run.state.step, uri=uri, digest=digest, loss=run.state.loss, at=now())
     run.report.checkpoint(report)
     run.written.append(folder)
-    prune_checkpoints(run.written)
+    prune_checkpoints(run.written, run.report.saved_step())
 
 
 def conclude(run: Run) -> Outcome:

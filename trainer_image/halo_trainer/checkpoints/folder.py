@@ -85,10 +85,20 @@ def load_checkpoint(
     return TrainedState(**json.loads((folder / "trainer" / STATE).read_text()))
 
 
-def prune_checkpoints(written: list[Path]) -> None:
-    """Keep the newest few of those that this process wrote; called once a newer one is complete."""
-    while len(written) > KEPT:
-        shutil.rmtree(written.pop(0), ignore_errors=True)
+def prune_checkpoints(written: list[Path], saved_step: int | None) -> None:
+    """Keep the newest few of those that this process wrote, and the one that a resume would start from.
+
+    While the operator is away its status names an old one: without that, a pod lost meanwhile would lose every step.
+    """
+    saved = [folder for folder in written if saved_step is not None and _step_of(folder) <= saved_step][-1:]
+    for folder in written[:-KEPT]:
+        if folder not in saved:
+            shutil.rmtree(folder, ignore_errors=True)
+            written.remove(folder)
+
+
+def _step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
 
 
 def _optimizer_tensors(parameters: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
