@@ -8,6 +8,9 @@ import json
 import os
 from typing import Any
 
+from embedded.binaries import lock
+from embedded.settings import cache_root
+
 from .api import Api
 from .costs import prefer
 from .measure import measured
@@ -40,12 +43,14 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     options = parser().parse_args()
     stand = Stand()
-    try:
-        stand.up()
-        results = asyncio.run(bench(stand, options))
-    finally:
-        if not options.keep:
-            stand.down()
+    # A second bench would take the first one's cluster down, and each would measure the other.
+    with lock(cache_root() / "cluster" / ".bench-operator.lock"):
+        try:
+            stand.up()
+            results = asyncio.run(bench(stand, options))
+        finally:
+            if not options.keep:
+                stand.down()
     checks = [check for result in results for check in targets(result)]
     if not options.json:
         print(table(results))
