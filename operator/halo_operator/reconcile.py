@@ -108,7 +108,8 @@ class Reconciler:
         try:
             spec = TrainingJobSpec.model_validate(body["spec"])
         except ValidationError as error:
-            return await self._unreadable(body, error)
+            # Pods of a run that goes must be let go of, whatever its spec says.
+            return await (self._clear_orphans(key, pods) if meta.deleting else self._unreadable(body, error))
         status = TrainingJobStatus.model_validate(body.get("status", {}))
         views = all_of(pods, self._now())
         over = meta.deleting or is_terminal(status)
@@ -139,11 +140,11 @@ class Reconciler:
             return await self._clear_orphans(key, pods)
         spec = DatasetSpec.model_validate(body["spec"])
         status = DatasetStatus.model_validate(body.get("status", {}))
+        # A base that appears, or gets another revision, must be asked to count; said before looking, as for a run.
+        for name in spec.base_models:
+            self._waiting[Key("BaseModel", "", name)].add(key)
         found = await self._cluster.list_all("BaseModel")
         bases = {b["metadata"]["name"]: BaseModelSpec.model_validate(b["spec"]) for b in found}
-        for name in spec.base_models:
-            if name not in bases:
-                self._waiting[Key("BaseModel", "", name)].add(key)
         world = DatasetWorld(
             meta_of(body), spec, status, all_of(pods, self._now()), self._environment(), bases, tuple(bases)
         )

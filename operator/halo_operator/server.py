@@ -112,9 +112,7 @@ class ReportServer:
         if self._reports.put(report) or not self._reports.acknowledged(report):
             self._add(pod["owner"])
         return answered(
-            Answer(
-                acknowledged=self._reports.acknowledged(report), saved_step=self._reports.saved_step(report.run_uid)
-            )
+            Answer(acknowledged=self._reports.acknowledged(report), saved_step=self._reports.saved_step(report.run_uid))
         )
 
     async def _pod_of(self, authorization: str) -> Object | None:

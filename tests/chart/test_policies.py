@@ -39,7 +39,7 @@ def test_they_know_every_pod_of_a_run_by_its_name(owner: str) -> None:
     made = (
         names.trainer_pod(owner, UID, rank=0, attempt=1),
         names.trainer_pod(owner, UID, rank=12, attempt=104),
-        names.inspect_pod(owner, UID, "a-base", attempt=3),
+        names.inspect_pod(owner, UID, "a-base", "rev-0001", attempt=3),
     )
     for name in made:
         assert re.search(RUN_POD_NAME, name), name
@@ -51,7 +51,14 @@ def test_they_speak_of_what_the_operator_sets() -> None:
     prefix = "halo.training/"
     ours = (
         *(names.RUN_LABEL, names.KEY_LABEL, names.ROLE_LABEL, names.ATTEMPT_LABEL, names.RANK_LABEL),
-        *(names.OWNER_ANNOTATION, names.BASE_ANNOTATION, RUN_ANNOTATION, CA_ANNOTATION, DEADLINE_ANNOTATION),
+        *(
+            names.OWNER_ANNOTATION,
+            names.BASE_ANNOTATION,
+            names.REVISION_ANNOTATION,
+            RUN_ANNOTATION,
+            CA_ANNOTATION,
+            DEADLINE_ANNOTATION,
+        ),
         names.METERED_FINALIZER,
     )
     assert all(key.startswith(prefix) for key in ours)

@@ -60,7 +60,7 @@ def test_a_dataset_says_what_refused_its_pod_and_tries_again_without_a_word() ->
     assert (again.status, again.notes, again.requeue_after) == (None, (), RECHECK_SECONDS)
     assert again.create == planned.create
 
-    view = replace(pod(), role="inspect", owner_uid="uid-2", base_model="smol")
+    view = replace(pod(), role="inspect", owner_uid="uid-2", base_model="smol", base_revision=base().revision)
     there = plan_dataset(replace(waiting, pods=(view,)), NOW)
     assert there.status
     assert ready(there.status.conditions).reason == "Inspecting"

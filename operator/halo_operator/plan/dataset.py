@@ -31,8 +31,11 @@ def plan_dataset(world: DatasetWorld, now: datetime) -> DatasetPlan:
     problems: list[tuple[Reason, str]] = []
     waits: list[tuple[Reason, str]] = []
     for name in world.spec.base_models:
-        views = [p for p in mine if p.base_model == name]
-        if any(i.base_model == name and i.revision == revision_of(world, name) for i in status.inspections):
+        revision = revision_of(world, name)
+        # What another revision's tokenizer counts is no count of this one's.
+        views = [p for p in mine if p.base_model == name and p.base_revision == revision]
+        delete += alive([p for p in mine if p.base_model == name and p.base_revision != revision])
+        if any(i.base_model == name and i.revision == revision for i in status.inspections):
             delete += alive(views)
             continue
         step = inspect(world, name, views, status, now)

@@ -12,6 +12,7 @@ from halo_api.labels import RUN_LABEL as RUN_LABEL
 KEY_LABEL = "halo.training/key"
 OWNER_ANNOTATION = "halo.training/owner"
 BASE_ANNOTATION = "halo.training/base-model"
+REVISION_ANNOTATION = "halo.training/base-revision"
 METERED_FINALIZER = "halo.training/metered"
 
 LONGEST_LABEL = 63
@@ -39,9 +40,9 @@ def trainer_pod(owner: str, uid: str, rank: int, attempt: int) -> str:
     return child(owner, f"trainer-{rank}-a{attempt}", uid, "trainer", str(rank), str(attempt))
 
 
-def inspect_pod(owner: str, uid: str, base_model: str, attempt: int) -> str:
-    """Return the name of the pod that inspects a data set with one base's tokenizer."""
-    return child(owner, f"inspect-a{attempt}", uid, "inspect", base_model, str(attempt))
+def inspect_pod(owner: str, uid: str, base_model: str, revision: str, attempt: int) -> str:
+    """Return the name of the pod that inspects a data set with the tokenizer of one base's revision."""
+    return child(owner, f"inspect-a{attempt}", uid, "inspect", base_model, revision, str(attempt))
 
 
 def rendezvous_service(owner: str, uid: str) -> str:

@@ -28,7 +28,9 @@ def pod_view(pod: Object, now: datetime) -> PodView:
     """Return the facts of a pod of ours, as of `now`."""
     meta, status = pod["metadata"], pod.get("status", {})
     labels, annotations = meta.get("labels", {}), meta.get("annotations", {})
-    container: Object = next(iter(status.get("containerStatuses", ())), {})
+    # A mesh may have put containers of its own beside ours, which is named for its role.
+    containers = {c.get("name"): c for c in status.get("containerStatuses", ())}
+    container: Object = containers.get(labels.get(names.ROLE_LABEL)) or next(iter(containers.values()), {})
     state = container.get("state", {})
     terminated = state.get("terminated")
     phase = status.get("phase", "Pending")
@@ -58,6 +60,7 @@ def pod_view(pod: Object, now: datetime) -> PodView:
         metered=names.METERED_FINALIZER in meta.get("finalizers", ()),
         ca=annotations.get(CA_ANNOTATION),
         base_model=annotations.get(names.BASE_ANNOTATION),
+        base_revision=annotations.get(names.REVISION_ANNOTATION),
     )
 
 

@@ -136,7 +136,7 @@ def inspect_pod(world: DatasetWorld, base_name: str, base: BaseModelSpec, attemp
     )
     return pod(
         meta,
-        name=names.inspect_pod(meta.name, meta.uid, base_name, attempt),
+        name=names.inspect_pod(meta.name, meta.uid, base_name, base.revision, attempt),
         role="inspect",
         attempt=attempt,
         rank=0,
@@ -150,7 +150,7 @@ def inspect_pod(world: DatasetWorld, base_name: str, base: BaseModelSpec, attemp
         placement={},
         metered=False,
         extra={},
-        annotations={names.BASE_ANNOTATION: base_name},
+        annotations={names.BASE_ANNOTATION: base_name, names.REVISION_ANNOTATION: base.revision},
     )
 
 

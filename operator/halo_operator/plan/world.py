@@ -59,6 +59,7 @@ class PodView:
     metered: bool = False
     ca: str | None = None
     base_model: str | None = None
+    base_revision: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,63 @@
+"""What the operator does next with a Dataset, and which pod's word it takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from halo_api.dataset import DatasetSpec, DatasetStatus
+from halo_api.report import InspectionReport, Outcome
+from halo_operator.plan.dataset import plan_dataset
+from halo_operator.plan.pod_view import pod_view
+from halo_operator.plan.world import DatasetWorld, Meta, PodView
+from tests.unit.builders import DIGEST, ENVIRONMENT, NOW, base, ended, pod
+
+SPEC = DatasetSpec.model_validate({"kind": "chat", "source": "pvc://data/chat.jsonl", "baseModels": ["smol"]})
+FRESH = DatasetWorld(
+    meta=Meta(kind="Dataset", namespace="team", name="chat", uid="uid-1", generation=1),
+    spec=SPEC,
+    status=DatasetStatus(observed_generation=-1),
+    pods=(),
+    environment=ENVIRONMENT,
+    bases={"smol": base(revision="rev-0001")},
+    base_names=("smol",),
+)
+COUNTED = InspectionReport(sha256=DIGEST, rows=10, tokens=900, trained_tokens=300, longest_row=120)
+COUNTS = Outcome(result="Succeeded", reason="Succeeded", inspection=COUNTED)
+
+
+def made(world: DatasetWorld) -> PodView:
+    """Return the one pod that the plan makes, as the operator will see it."""
+    (child,) = plan_dataset(world, NOW).create
+    meta = child["metadata"] | {"uid": f"pod-{child['metadata']['name']}"}
+    return pod_view(child | {"metadata": meta}, NOW)
+
+
+def test_a_count_is_recorded_for_the_revision_whose_tokenizer_counted() -> None:
+    reading = made(FRESH)
+    counted = plan_dataset(replace(FRESH, pods=(ended(reading, COUNTS),)), NOW).status
+    assert counted
+    assert [(i.base_model, i.revision, i.longest_row) for i in counted.inspections] == [("smol", "rev-0001", 120)]
+
+
+def test_the_count_of_a_revision_that_the_catalog_has_left_is_no_count_of_the_next() -> None:
+    old = made(FRESH)
+    changed = replace(FRESH, bases={"smol": base(revision="rev-0002")}, pods=(ended(old, COUNTS),))
+    plan = plan_dataset(changed, NOW)
+    assert plan.status
+    assert plan.status.inspections == []
+    assert plan.delete == (old.ref,)
+    assert [child["metadata"]["name"] for child in plan.create] != [old.ref.name]
+
+
+def test_the_word_of_a_pod_is_that_of_its_own_container() -> None:
+    over: dict[str, Any] = {"terminated": {"exitCode": 0, "message": COUNTS.termination_message()}}
+    statuses = [{"name": "a-mesh", "state": {"running": {}}}, {"name": "trainer", "state": over}]
+    body = {
+        "metadata": {"namespace": "team", "name": "p", "uid": "u", "labels": {"halo.training/role": "trainer"}},
+        "status": {"phase": "Running", "containerStatuses": statuses},
+    }
+    view = pod_view(body, NOW)
+    assert view.ended
+    assert view.outcome == COUNTS
+    assert not pod().ended
