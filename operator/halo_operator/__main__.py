@@ -152,7 +152,9 @@ async def run(settings: Settings) -> int:
         )
 
     health = await serve(health_application(problem), settings.health_port)
-    reporting = await serve(server.application(), settings.report_port, await server.prepare())
+    context = await server.prepare()
+    reporting = await serve(server.application(), settings.report_port, context)
+    renewing = asyncio.create_task(server.renew(context))
     stopping = asyncio.create_task(stop.wait())
     acquiring = asyncio.create_task(lease.acquire())
     await asyncio.wait({stopping, acquiring}, return_when=asyncio.FIRST_COMPLETED)
@@ -178,6 +180,7 @@ async def run(settings: Settings) -> int:
         await asyncio.gather(*work, return_exceptions=True)
         await lease.release()
     acquiring.cancel()
+    renewing.cancel()
     await reporting.cleanup()
     await health.cleanup()
     await cluster.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import ssl
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 SECRET = "halo-operator-tls"  # noqa: S105
 LARGEST_REPORT = 256 * 1024
 TOKEN_SECONDS = 300.0
+RENEW_SECONDS = 86400.0
 REMEMBERED_TOKENS = 10_000
 
 
@@ -59,6 +61,21 @@ class ReportServer:
         return self._certificates.ca if self._certificates else ""
 
     async def prepare(self) -> ssl.SSLContext:
+        """Return the server's TLS context with the installation's certificates."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        load_into(context, await self._read_or_make())
+        return context
+
+    async def renew(self, context: ssl.SSLContext) -> None:
+        """Keep the certificates of a serving context young, for ever: an operator may run for longer than one lasts."""
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            try:
+                load_into(context, await self._read_or_make())
+            except (ClusterError, ValueError, OSError) as error:
+                log.warning("certificates not renewed, trying again tomorrow: %s", error)
+
+    async def _read_or_make(self) -> Certificates:
         """Read the installation's certificates, or make them; of two replicas that try, one wins and the other reads."""
         namespace = self._settings.namespace
         for _ in range(5):
@@ -74,7 +91,7 @@ class ReportServer:
                 log.info("certificates: %s; reading again", error)
                 continue
             self._certificates = new
-            return context_of(new)
+            return new
         raise ClusterError(0, f"Secret {namespace}/{SECRET} could neither be read nor written")
 
     def application(self) -> web.Application:
@@ -207,13 +224,11 @@ def secret_of(certificates: Certificates, namespace: str, resource_version: str 
     }
 
 
-def context_of(certificates: Certificates) -> ssl.SSLContext:
-    """Return the server's TLS context; the files it is loaded from exist only for that."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+def load_into(context: ssl.SSLContext, certificates: Certificates) -> None:
+    """Have new connections see these certificates; the files they are loaded from exist only for that."""
     with tempfile.TemporaryDirectory() as folder:
         leaf, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
         leaf.write_text(certificates.leaf)
         key.touch(mode=0o600)
         key.write_text(certificates.leaf_key)
         context.load_cert_chain(leaf, key)
-    return context
