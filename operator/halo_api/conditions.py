@@ -70,6 +70,7 @@ class Reason(StrEnum):
     BASE_MISSING = "BaseMissing"
     OUT_OF_MEMORY = "OutOfMemory"
     DISK_FULL = "DiskFull"
+    PERMISSION_DENIED = "PermissionDenied"
     NON_FINITE_LOSS = "NonFiniteLoss"
     DEADLINE_REACHED = "DeadlineReached"
     INTERRUPTED = "Interrupted"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from pathlib import Path
@@ -134,6 +135,24 @@ def test_a_loss_that_is_no_number_ends_the_run(root: Path) -> None:
         Reason.NON_FINITE_LOSS,
         "step 1 has loss nan and gradient norm nan; lower spec.lora.learningRate or raise spec.lora.warmupSteps",
     )
+
+
+@pytest.mark.parametrize(("number", "found"), [(errno.EACCES, "is not open"), (errno.EROFS, "is mounted read-only")])
+def test_a_volume_that_does_not_let_the_pod_in_is_named_and_not_tried_again(number: int, found: str) -> None:
+    failure = failure_of(OSError(number, os.strerror(number), "/volumes/halo-artifacts/uid-1"))
+    outcome = Outcome(result="Failed", reason=failure.reason, message=str(failure))
+    assert (outcome.reason, outcome.retriable) == (Reason.PERMISSION_DENIED, False)
+    assert outcome.message == (
+        f"/volumes/halo-artifacts/uid-1 {found} to user {os.geteuid()} and group {os.getegid()} of the run's pods; "
+        "let them read models and data, and write to the artifacts claim"
+    )
+
+
+def test_a_place_that_cannot_be_written_to_ends_the_run_before_its_first_step(root: Path) -> None:
+    (root / "artifacts" / "run").touch()
+    report = train_here(run_file(), root)
+    assert failed(report)[1].startswith("FileExistsError")
+    assert report.progress is None
 
 
 def test_layers_that_are_not_there_are_named(root: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -36,12 +37,29 @@ def is_disk_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
+def permission_denied(error: OSError) -> RunFailure:
+    """Say that the volume does not let this user in: another attempt would meet the same door."""
+    found = "is mounted read-only" if error.errno == errno.EROFS else "is not open"
+    return RunFailure(
+        Reason.PERMISSION_DENIED,
+        f"{error.filename} {found} to user {os.geteuid()} and group {os.getegid()} of the run's pods; "
+        "let them read models and data, and write to the artifacts claim",
+    )
+
+
+def is_permission_denied(error: BaseException) -> bool:
+    """Whether the error says that a file's owner and mode, or its mount, forbid what was tried."""
+    return isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
 def failure_of(error: Exception) -> RunFailure:
     """Return what an exception means for the run."""
     if isinstance(error, RunFailure):
         return error
     if isinstance(error, OSError) and is_disk_full(error):
         return disk_full(Path(error.filename or "/"), error)
+    if isinstance(error, OSError) and is_permission_denied(error) and error.filename:
+        return permission_denied(error)
     if _is_out_of_memory(error):
         return RunFailure(
             Reason.OUT_OF_MEMORY,

@@ -80,6 +80,9 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks) -> Run:
     plan = file.train
     if plan is None:
         raise RunFailure(Reason.INVALID_SPEC, "the run file has no train plan; the operator writes it")
+    if ranks.writes:
+        # Hours of steps must not end at a folder that can't be written to.
+        Path(volume_path(plan.output, volumes)).mkdir(parents=True, exist_ok=True)
     device = settle_torch()
     checkpoint = Path(volume_path(plan.resume.uri, volumes)) if plan.resume else None
     if plan.resume and checkpoint:
