@@ -74,6 +74,17 @@ def test_a_run_that_is_over_still_says_that_it_saw_a_change(outcome: object) -> 
     assert bool(condition_of(seen.conditions, "Stalled")) == (outcome.result == "Failed")  # type: ignore[attr-defined]
 
 
+def test_a_reason_of_another_version_of_the_operator_stops_nothing() -> None:
+    over = replace(started(), pods=(ended(running(pod()), failure("BadRow")),))
+    status = planned(over)
+    unknown = [c.model_copy(update={"reason": "OfTomorrow"}) if c.reason == "BadRow" else c for c in status.conditions]
+    later = replace(over, status=status.model_copy(update={"conditions": unknown}))
+    assert plan_run(later, NOW).status is None
+    assert [ref.uid for ref in plan_run(later, NOW).release] == ["pod-1-0"]
+    seen = planned(replace(later, meta=replace(later.meta, generation=2)))
+    assert {c.reason for c in seen.conditions} == {c.reason for c in unknown}
+
+
 def test_a_number_that_json_does_not_have_is_left_out() -> None:
     assert [rounded(value) for value in (float("nan"), float("inf"), 1.23456, None)] == [None, None, 1.235, None]
     report = Report(run_uid="uid-1", attempt=1, progress=ProgressReport(step=1, steps=100, loss=float("nan")))

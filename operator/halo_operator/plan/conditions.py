@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from halo_api.conditions import Condition, ConditionType, Reason, condition_of
 
 T = ConditionType
-Fact = tuple[str, Reason, str]
+# A status may hold reasons of another version of the operator: they are kept as they are.
+Fact = tuple[str, str, str]
 Facts = Mapping[ConditionType, Fact]
 
 RUN_TYPES = (T.ACCEPTED, T.SCHEDULED, T.RUNNING, T.PUBLISHED, T.SUSPENDED, T.COMPLETE, T.FAILED, T.READY)
@@ -32,11 +33,7 @@ def update(
         if fact is None:
             if type_ in ABNORMAL:
                 continue
-            fact = (
-                (before.status, Reason(before.reason), before.message)
-                if before
-                else ("Unknown", Reason.NOT_STARTED, "")
-            )
+            fact = (before.status, before.reason, before.message) if before else ("Unknown", Reason.NOT_STARTED, "")
         status, reason, message = fact
         since = before.last_transition_time if before and before.status == status else stamp(now)
         result.append(
@@ -54,7 +51,7 @@ def update(
 
 def abnormal(found: Sequence[Condition]) -> dict[ConditionType, Fact]:
     """Return the facts that go on being true though nothing new is known; without them these conditions would go."""
-    return {T(c.type): (c.status, Reason(c.reason), c.message) for c in found if c.type in ABNORMAL}
+    return {T(c.type): (c.status, c.reason, c.message) for c in found if c.type in ABNORMAL}
 
 
 def is_rejected(found: Condition | None) -> bool:
