@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -16,7 +17,8 @@ from halo_api.conditions import Reason
 from halo_api.report import InspectionReport, Outcome, Report
 from halo_trainer.checkpoints.digest import files_digest, folder_files
 from halo_trainer.data.jsonl import file_digest
-from halo_trainer.failures import failure_of
+from halo_trainer.data.load import load_template, training_rows
+from halo_trainer.failures import RunFailure, failure_of
 from halo_trainer.inspection import inspect
 from halo_trainer.reporting import Reporting
 
@@ -109,6 +111,24 @@ def test_data_that_changed_after_inspection_is_refused(root: Path) -> None:
         f"data set chat: {path} has digest {file_digest(path)}, it was inspected with {before}; "
         "put the inspected file back, or create a new Dataset for the new one",
     )
+
+
+def test_data_that_changes_between_the_check_and_the_reading_is_refused_too(root: Path) -> None:
+    path = root / "data" / "chat.jsonl"
+    before = file_digest(path)
+    template = load_template(run_file().base, root / "models" / "tiny")
+    opened = []
+
+    class Replaced(type(path)):  # type: ignore[misc]
+        def open(self, *how: str) -> Any:
+            opened.append(how)
+            if len(opened) == 2:
+                write_rows(path, colour_rows(23))
+            return super().open(*how)
+
+    with pytest.raises(RunFailure) as refused:
+        training_rows(run_file(data={"sha256": before}).data, Replaced(path), template)
+    assert (refused.value.reason, len(opened)) == (Reason.DATASET_CHANGED, 2)
 
 
 def test_overlong_rows_are_refused_dropped_or_cut_as_asked(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

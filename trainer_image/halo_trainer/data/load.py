@@ -73,13 +73,22 @@ def chat_rows(path: Path) -> Iterator[ChatRow]:
 
 def training_rows(data: DataRef, path: Path, template: Template) -> list[TokenRow]:
     """Return the rows of the very file that was inspected, in its order."""
-    if path.is_file() and data.sha256 is not None and (found := file_digest(path)) != data.sha256:
+    if path.is_file():
+        _same_file(data, path, file_digest(path))
+    lines = JsonLines(path)
+    rows = [template.token_row(chat_row(number, value)) for number, value in lines]
+    # It may have been replaced since the first look, which is there to fail early.
+    _same_file(data, path, lines.digest)
+    return rows
+
+
+def _same_file(data: DataRef, path: Path, found: str) -> None:
+    if data.sha256 is not None and found != data.sha256:
         raise RunFailure(
             Reason.DATASET_CHANGED,
             f"data set {data.name}: {path} has digest {found}, it was inspected with {data.sha256}; "
             "put the inspected file back, or create a new Dataset for the new one",
         )
-    return [template.token_row(row) for row in chat_rows(path)]
 
 
 def fitting_rows(rows: list[TokenRow], max_length: int, overlength: str) -> list[TokenRow]:
