@@ -155,7 +155,7 @@ async def clear(api: Api) -> None:
             while await metadata(api, *kind):
                 await api.delete_all(*kind)
                 await asyncio.sleep(0.2)
-    await asyncio.sleep(3)
+    await asyncio.sleep(1)
 
 
 async def metadata(api: Api, group: str, resource: str) -> list[dict[str, Any]]:
