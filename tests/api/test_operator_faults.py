@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,7 +17,7 @@ from tests.api import pods
 from tests.api.audit import AuditLog
 from tests.api.client import Object, Refused
 from tests.api.gate import Asked, Gate, ignore
-from tests.api.kube import Kubectl
+from tests.api.kube import Kubectl, eventually
 from tests.api.operator_process import OperatorProcess, replica, training_job
 from tests.api.pods import report, resumes_at, trained
 from tests.api.stage import Stage, attempts, steps
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.api
 
 # A lease lasts 15 s, and those who wait for it look every 2 s.
 TAKE_OVER_SECONDS = 60
+# Four times the lease: as long as a machine may well freeze.
+PAUSE_SECONDS = 60
 MOST_KILLS = {"after every write": 30, "at random": 6}
 
 
@@ -163,10 +166,12 @@ def test_a_leader_that_was_paused_writes_nothing_back(stage: Stage, installed_ch
         for name in moments:
             stage.create(training_job(stage.base, name))
         assert held.paused.wait(30)
+        paused_at = time.monotonic()
         with replica(installed_chart) as new:
             new.wait_until_leading()
             last = {name: second_attempt(stage, new, name) for name in moments}
             before = {name: stage.run(name) for name in moments}
+            eventually(lambda: time.monotonic() - paused_at >= PAUSE_SECONDS, "the leader was paused long enough", 90)
             held.let_go()
             # It comes late and makes a pod of an attempt that is over; that one is stopped at once.
             stage.until(lambda: made_by_the_paused(log, stage), "the late request for a pod arrived")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from tests.api.kube import OPERATOR_NAMESPACE, eventually
+from tests.api.kube import OPERATOR_NAMESPACE, ROOT, eventually, hack
 from tests.cluster.conftest import Place, helm
 from tests.cluster.runs import (
     apply_run,
@@ -97,6 +100,51 @@ def test_the_same_seed_gives_the_same_bytes_killed_or_not_and_another_seed_gives
     assert digests["killed"] == digests["straight"]
     assert digests["other-seed"] != digests["straight"]
     assert "/a2/" in get(place, "adapter", "killed")["spec"]["uri"]
+
+
+def test_an_old_trainer_that_nobody_could_stop_spoils_nothing(place: Place) -> None:
+    chat_file(place)
+    dataset(place)
+    apply_run(place, "haunted", steps=8)
+    wait_for_checkpoint(place, "haunted", 2)
+    first = trainer_pods(place)[0]
+    place.kubectl("delete", "pod", first["metadata"]["name"], "--force", "--grace-period=0", "--wait=false")
+    # A node that nobody reaches goes on with attempt 1: the same trainer, run file and storage, outside the cluster's reach.
+    volumes = place.folder / "volumes"
+    volumes.mkdir()
+    models = Path(hack("base-model")).parent
+    for claim, target in (
+        ("halo-models", models),
+        ("halo-data", place.data),
+        ("halo-artifacts", place.folder / "artifacts"),
+    ):
+        (volumes / claim).symlink_to(target)
+    run_file = volumes / "run.json"
+    run_file.write_text(first["metadata"]["annotations"]["halo.training/run-file"])
+    zombie = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "halo_trainer",
+            "train",
+            "--run-file",
+            str(run_file),
+            "--volumes",
+            str(volumes),
+            "--report",
+            str(volumes / "report.json"),
+        ],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("operator", "trainer_image"))},
+    )
+    job = wait_for(place, "haunted", "Succeeded")
+    assert zombie.wait(300) == 0, "it trains to its end"
+    adapter = get(place, "adapter", "haunted")
+    assert (job["status"]["attempt"], "/a2/" in adapter["spec"]["uri"]) == (2, True)
+    folder = place.path_of(adapter["spec"]["uri"])
+    assert folder.parent.parent.joinpath("a1", "adapter").exists(), "the old trainer did write"
+    for file in adapter["spec"]["files"]:
+        assert file["sha256"] == "sha256:" + hashlib.sha256((folder / file["path"]).read_bytes()).hexdigest()
+    assert get(place, "trainingjob", "haunted")["status"] == job["status"]
 
 
 def test_two_trainer_pods_meet_and_train_together(place: Place) -> None:
