@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from halo_api.conditions import condition_of
 from halo_api.dataset import DatasetSpec, DatasetStatus
 from halo_api.report import InspectionReport, Outcome
 from halo_operator.plan.dataset import plan_dataset
@@ -48,6 +49,22 @@ def test_the_count_of_a_revision_that_the_catalog_has_left_is_no_count_of_the_ne
     assert plan.status.inspections == []
     assert plan.delete == (old.ref,)
     assert [child["metadata"]["name"] for child in plan.create] != [old.ref.name]
+
+
+def test_a_file_that_changed_before_the_next_revision_counted_it_is_another_data_set() -> None:
+    counted = plan_dataset(replace(FRESH, pods=(ended(made(FRESH), COUNTS),)), NOW).status
+    assert counted
+    upgraded = replace(FRESH, status=counted, bases={"smol": base(revision="rev-0002")})
+    other = COUNTS.model_copy(update={"inspection": COUNTED.model_copy(update={"sha256": "sha256:" + "b" * 64})})
+    told = plan_dataset(replace(upgraded, pods=(ended(made(upgraded), other),)), NOW).status
+    assert told
+    assert told.sha256 == DIGEST
+    ready = condition_of(told.conditions, "Ready")
+    assert ready
+    assert ready.reason == "DatasetChanged"
+    same = plan_dataset(replace(upgraded, pods=(ended(made(upgraded), COUNTS),)), NOW).status
+    assert same
+    assert [i.revision for i in same.inspections] == ["rev-0002"]
 
 
 def test_the_word_of_a_pod_is_that_of_its_own_container() -> None:

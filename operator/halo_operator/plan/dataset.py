@@ -89,8 +89,10 @@ def inspect(world: DatasetWorld, name: str, views: list[PodView], status: Datase
             at=stamp(now),
         )
         others = [i for i in status.inspections if i.base_model != name]
-        if others and others[0].sha256 != found.sha256:
-            words = f"spec.source: the file changed between two inspections ({others[0].sha256} and {found.sha256}); create a new Dataset for new rows"
+        # A Dataset is one version of a file, also for a base, or a revision of one, that counts it later.
+        before = status.sha256 or next((i.sha256 for i in others), None)
+        if before and before != found.sha256:
+            words = f"spec.source: the file changed between two inspections ({before} and {found.sha256}); create a new Dataset for new rows"
             return Step(status, problem=(Reason.DATASET_CHANGED, words))
         new = status.model_copy(update={"inspections": sorted([*others, entry], key=lambda i: i.base_model)})
         return Step(new, delete=alive(views))
