@@ -188,8 +188,9 @@ async def run(settings: Settings) -> int:
 
 
 async def release(settings: Settings) -> None:
-    """Let go of every pod of a run, as an uninstall needs it."""
+    """Let go of every pod of a run, as an uninstall needs it; nobody may lead meanwhile, and make another."""
     cluster = await Cluster.connect()
+    await Lease(cluster, settings.namespace, settings.identity).take_away()
     await release_all(cluster, settings.watch_namespaces)
     await cluster.close()
 

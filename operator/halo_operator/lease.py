@@ -20,6 +20,8 @@ NAME = "halo-operator"
 DURATION = 15.0
 RENEW_DEADLINE = 10.0
 RETRY = 2.0
+# Long enough for Helm to delete the Deployment; an uninstall that goes no further gets its operator back after that.
+TAKEN_AWAY = 60.0
 
 
 class Lease:
@@ -64,6 +66,20 @@ class Lease:
                 await self._cluster.replace(lease)
         except ClusterError as error:
             log.info("lease not released: %s", error)
+
+    async def take_away(self) -> None:
+        """Hold the lease for a minute, whoever had it, and return once that one has stopped writing."""
+        while True:
+            lease = await self._cluster.get("Lease", self._namespace, NAME)
+            body = self._body(lease or {})
+            body["spec"]["leaseDurationSeconds"] = int(TAKEN_AWAY)
+            try:
+                await (self._cluster.replace(body) if lease else self._cluster.create(body))
+            except Conflict:
+                continue
+            if lease and lease["spec"].get("holderIdentity"):
+                await asyncio.sleep(RENEW_DEADLINE + RETRY)
+            return
 
     async def _attempt(self) -> bool:
         started = self._clock()

@@ -49,7 +49,7 @@ class OperatorProcess:
         self.identity = f"operator-{uuid.uuid4().hex[:6]}"
         self.health_port, self.report_port = free_port(), free_port()
         self.log = self.folder / "log"
-        self._environment = os.environ | {
+        self.environment = os.environ | {
             "KUBECONFIG": str(service_account_kubeconfig(admin, self.folder, server)),
             "PYTHONPATH": str(ROOT / "operator"),
             "HALO_NAMESPACE": OPERATOR_NAMESPACE,
@@ -66,7 +66,7 @@ class OperatorProcess:
     def start(self) -> None:
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "halo_operator"], env=self._environment, stdout=out, stderr=out, cwd=self.folder
+                [sys.executable, "-m", "halo_operator"], env=self.environment, stdout=out, stderr=out, cwd=self.folder
             )
 
     @property

@@ -1,0 +1,50 @@
+"""What the chart runs before an uninstall, beside an operator that still leads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.api import pods
+from tests.api.kube import OPERATOR_NAMESPACE, Kubectl
+from tests.api.operator_process import OperatorProcess, replica, training_job
+from tests.api.stage import Stage
+
+pytestmark = pytest.mark.api
+
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{OPERATOR_NAMESPACE}/leases/halo-operator"
+
+
+def test_after_the_release_no_pod_is_held_and_no_operator_makes_another(installed_chart: Kubectl, stage: Stage) -> None:
+    try:
+        with replica(installed_chart) as operator:
+            operator.wait_until_leading()
+            stage.inspected_dataset()
+            pods.run(stage.node, stage.start())
+            stage.until_state("Running")
+            release(operator)
+            stage.create(training_job(stage.base, "late"))
+            assert operator.ended() == 1
+            assert "lost the lease" in operator.said()
+            operator.start()
+            time.sleep(10)
+            assert stage.all_pods("late") == []
+            assert [p["metadata"].get("finalizers") for p in stage.all_pods("run")] == [None]
+    finally:
+        # Those who come next must not wait for it.
+        stage.api.delete(LEASE)
+
+
+def release(operator: OperatorProcess) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "halo_operator", "release"],
+        env=operator.environment | {"HALO_POD_NAME": "halo-operator-release"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "released 1 pods" in done.stdout
