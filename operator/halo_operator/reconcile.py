@@ -258,9 +258,10 @@ class Reconciler:
                 },
             )
         await self._delete(plan)
+        # Before the creates: a quota may refuse those until the pods that are let go of here are gone.
+        await self._mark(plan, pods)
         for child in plan.create:
             await self._create(child)
-        await self._mark(plan, pods)
         for note in plan.notes:
             await self._recorder.record(body, note)
         return plan.status is not None

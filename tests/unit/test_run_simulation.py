@@ -54,8 +54,8 @@ class Simulation:
         writes: list = [(self._adapter, child) for child in plan.first]
         writes += [(self._status, plan.status)] if plan.status else []
         writes += [(self._delete, ref) for ref in plan.delete]
-        writes += [(self._create, child) for child in plan.create]
         writes += [(self._release, ref) for ref in plan.release]
+        writes += [(self._create, child) for child in plan.create]
         for write, what in writes[:crash_after]:
             write(what)
         self._hold(before)

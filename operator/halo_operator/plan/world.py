@@ -167,7 +167,7 @@ class CaUpdate:
 
 @dataclass(frozen=True)
 class Plan(Generic[StatusT]):
-    """What to do, in this order: make `first`, write `status`, delete, create, release, update, record.
+    """What to do, in this order: make `first`, write `status`, delete, release, update, create, record.
 
     `first` are objects that the status will speak of (an Adapter); `create` are pods whose attempt the status names before
     they exist; `release` are pods whose times and outcome the status now keeps, so that their finalizer can go.
