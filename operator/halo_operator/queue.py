@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -23,6 +24,35 @@ class Key(NamedTuple):
 
 
 Reconcile = Callable[[Key], Awaitable[float | None]]
+
+
+class Ready:
+    """Keys that wait for a worker: new ones first, but after a few of them a known one, so that neither waits for ever."""
+
+    NEW_IN_A_ROW = 8
+
+    def __init__(self) -> None:
+        self._new: deque[Key] = deque()
+        self._known: deque[Key] = deque()
+        self._waiting = asyncio.Semaphore(0)
+        self._row = 0
+
+    def __len__(self) -> int:
+        return len(self._new) + len(self._known)
+
+    def put(self, key: Key, new: bool = False) -> None:
+        """Add a key at the end of its line."""
+        (self._new if new else self._known).append(key)
+        self._waiting.release()
+
+    async def get(self) -> Key:
+        """Wait for a key and take it."""
+        await self._waiting.acquire()
+        if self._new and (self._row < self.NEW_IN_A_ROW or not self._known):
+            self._row += 1
+            return self._new.popleft()
+        self._row = 0
+        return self._known.popleft()
 
 
 class WorkQueue:
@@ -47,7 +77,7 @@ class WorkQueue:
         self._first_delay = first_delay
         self._longest_delay = longest_delay
         self._expected = expected
-        self._ready: asyncio.Queue[Key] = asyncio.Queue()
+        self._ready = Ready()
         self._dirty: set[Key] = set()
         self._busy: set[Key] = set()
         self._failures: dict[Key, int] = {}
@@ -57,13 +87,13 @@ class WorkQueue:
         self.observe: Callable[[Key, float, bool], None] = lambda key, seconds, failed: None
 
     def __len__(self) -> int:
-        return self._ready.qsize()
+        return len(self._ready)
 
-    def add(self, key: Key) -> None:
-        """Note that the object changed."""
+    def add(self, key: Key, new: bool = False) -> None:
+        """Note that the object changed, or that it is new: starting what waits for GPUs goes before book-keeping."""
         if key in self._backing_off:
             return
-        self._add_now(key)
+        self._add_now(key, new)
 
     def add_after(self, key: Key, delay: float) -> None:
         """Look at the object again after `delay` seconds, or sooner if it changes; the sooner of two wishes wins."""
@@ -80,7 +110,7 @@ class WorkQueue:
             for _ in range(self._workers):
                 group.create_task(self._work())
 
-    def _add_now(self, key: Key) -> None:
+    def _add_now(self, key: Key, new: bool = False) -> None:
         if (timer := self._timers.pop(key, None)) is not None:
             timer.cancel()
         self._backing_off.discard(key)
@@ -88,7 +118,7 @@ class WorkQueue:
             return
         self._dirty.add(key)
         if key not in self._busy:
-            self._ready.put_nowait(key)
+            self._ready.put(key, new)
 
     async def _work(self) -> None:
         while True:
@@ -114,7 +144,7 @@ class WorkQueue:
                 self._backing_off.add(key)
                 self.add_after(key, delay)
             elif key in self._dirty:
-                self._ready.put_nowait(key)
+                self._ready.put(key)
             elif delay is not None:
                 self.add_after(key, delay)
 

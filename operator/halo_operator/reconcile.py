@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from halo_api import API_VERSION
 from halo_api.adapter import AdapterSpec
 from halo_api.catalog import BaseModelSpec, GpuClassSpec
 from halo_api.dataset import DatasetSpec, DatasetStatus
@@ -237,26 +236,10 @@ class Reconciler:
 
     async def _apply(self, body: Object, plan: Plan[Any], pods: list[Object]) -> bool:
         """Carry out a plan for these pods in its order; return whether the status was written."""
-        meta = body["metadata"]
         for child in plan.first:
             await self._create(child)
         if plan.status is not None:
-            await self._cluster.apply_status(
-                body["kind"],
-                meta["namespace"],
-                meta["name"],
-                {
-                    "apiVersion": API_VERSION,
-                    "kind": body["kind"],
-                    "metadata": {
-                        "name": meta["name"],
-                        "namespace": meta["namespace"],
-                        "uid": meta["uid"],
-                        "resourceVersion": meta["resourceVersion"],
-                    },
-                    "status": plan.status.to_json(),
-                },
-            )
+            await self._cluster.write_status(body, plan.status.to_json())
         await self._delete(plan)
         # Before the creates: a quota may refuse those until the pods that are let go of here are gone.
         await self._mark(plan, pods)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import kopf
 
@@ -15,7 +15,13 @@ from halo_api import GROUP, VERSION
 from halo_operator.plan.names import OWNER_ANNOTATION, RUN_LABEL
 from halo_operator.queue import Key
 
-Add = Callable[[Key], None]
+
+class Add(Protocol):
+    """Notes that an object changed, or that it is new."""
+
+    def __call__(self, key: Key, new: bool = False) -> None: ...
+
+
 Woken = Callable[[Key], Iterable[Key]]
 
 
@@ -42,8 +48,8 @@ def registry_of(add: Add, woken: Woken) -> kopf.OperatorRegistry:
         return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
 
     @kopf.on.event(GROUP, VERSION, "trainingjobs", registry=registry)
-    async def run_changed(namespace: str | None, name: str, **_: Any) -> None:
-        add(Key("TrainingJob", namespace or "", name))
+    async def run_changed(namespace: str | None, name: str, type: str | None, **_: Any) -> None:
+        add(Key("TrainingJob", namespace or "", name), type == "ADDED")
 
     @kopf.on.event(GROUP, VERSION, "datasets", registry=registry)
     async def dataset_changed(namespace: str | None, name: str, **_: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from halo_operator.queue import Key, WorkQueue
+from halo_operator.queue import Key, Ready, WorkQueue
 
 RUN, OTHER = Key("TrainingJob", "team", "run"), Key("TrainingJob", "team", "other")
 # Far longer than any test: what waits for it never comes by itself.
@@ -182,3 +182,15 @@ async def test_every_reconcile_is_observed() -> None:
             work.go.release()
         await idle(work)
     assert seen == [(RUN, True, True), (RUN, True, False)]
+
+
+async def test_a_new_run_goes_before_what_is_known_and_what_is_known_never_waits_for_ever() -> None:
+    ready = Ready()
+    for name in "abc":
+        ready.put(Key("TrainingJob", "team", f"known-{name}"))
+    for number in range(Ready.NEW_IN_A_ROW + 2):
+        ready.put(Key("TrainingJob", "team", f"new-{number}"), new=True)
+    taken = [(await ready.get()).name for _ in range(len(ready))]
+    assert taken[: Ready.NEW_IN_A_ROW] == [f"new-{n}" for n in range(Ready.NEW_IN_A_ROW)]
+    assert taken[Ready.NEW_IN_A_ROW] == "known-a"
+    assert sorted(taken[-2:]) == ["known-b", "known-c"]
