@@ -146,7 +146,7 @@ def gathers(stage: Stage, name: str) -> Callable[[Asked], bool]:
 def writes_status(stage: Stage, name: str) -> Callable[[Asked], bool]:
     """Whether it is about to say that a run is accepted."""
     return lambda asked: (
-        not asked.answer and asked.method == "PATCH" and f"/{stage.namespace}/trainingjobs/{name}/" in asked.path
+        not asked.answer and asked.method == "PUT" and f"/{stage.namespace}/trainingjobs/{name}/" in asked.path
     )
 
 
@@ -231,7 +231,7 @@ def test_pushes_to_the_standby_and_a_leader_killed_at_the_last_push_lose_nothing
             killed = threading.Event()
 
             def strike(asked: Asked) -> None:
-                if asked.method == "PATCH" and "/trainingjobs/" in asked.path and not killed.is_set():
+                if asked.method == "PUT" and "/trainingjobs/" in asked.path and not killed.is_set():
                     leader.kill()
                     killed.set()
 
