@@ -79,6 +79,8 @@ class Adapter(ApiModel):
             "x-halo-crd": {
                 "plural": "adapters",
                 "shortNames": ["ada"],
+                # Nobody writes its status yet: a default that says so would keep GitOps tools waiting for ever.
+                "reconciled": False,
                 "scope": "Namespaced",
                 "columns": [
                     ["Base", "string", ".spec.base.name", 0],

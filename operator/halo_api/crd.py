@@ -36,7 +36,7 @@ def crd(kind: type[ApiModel]) -> dict[str, Any]:
     schema = structural(full)
     has_status = "status" in schema["properties"]
     schema["required"] = ["spec"]
-    if has_status:
+    if has_status and facts.get("reconciled", True):
         # Flux and kstatus call an object without status "Current": this default says that nobody has looked yet.
         schema["properties"]["status"]["default"] = {"observedGeneration": -1}
     singular = kind.__name__.lower()
