@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
 
 from tests.api import pods
+from tests.api.audit import AuditLog
 from tests.api.kube import OPERATOR_NAMESPACE, Kubectl
 from tests.api.operator_process import OperatorProcess, replica, training_job
 from tests.api.stage import Stage
@@ -29,8 +29,11 @@ def test_after_the_release_no_pod_is_held_and_no_operator_makes_another(installe
             stage.create(training_job(stage.base, "late"))
             assert operator.ended() == 1
             assert "lost the lease" in operator.said()
+            log = AuditLog(installed_chart.kubeconfig)
+            looks_at_the_lease = lambda: sum(e.resource == "leases" and e.verb == "get" for e in log.entries())  # noqa: E731
+            before = looks_at_the_lease()
             operator.start()
-            time.sleep(10)
+            stage.until(lambda: looks_at_the_lease() >= before + 4, "it asked for the lease again and again")
             assert stage.all_pods("late") == []
             assert [p["metadata"].get("finalizers") for p in stage.all_pods("run")] == [None]
     finally:
