@@ -133,7 +133,7 @@ class Cluster:
     async def write_status(self, body: Object, status: Object) -> Object:
         """Replace the whole status of the object as it was read; raises Conflict if somebody wrote it since.
 
-        A PUT, since nobody else writes a status of ours: server-side apply would merge fields at three times the cost.
+        A PUT, since nobody else writes a status of ours: server-side apply would merge fields for nobody.
         """
         meta = body["metadata"]
         path = path_of(body["kind"], meta["namespace"], meta["name"], "status")
