@@ -42,7 +42,6 @@ class Reason(StrEnum):
     CHECKS_PASSED = "ChecksPassed"
     DATASET_PENDING = "DatasetPending"
     DATASET_INVALID = "DatasetInvalid"
-    DATASET_KIND_MISMATCH = "DatasetKindMismatch"
     DATASET_NOT_COUNTED = "DatasetNotCounted"
     UNKNOWN_BASE_MODEL = "UnknownBaseModel"
     BASE_NOT_OFFERED = "BaseNotOffered"

@@ -27,8 +27,6 @@ RESOURCES = {
     "Pod": ("v1", "pods"),
     "Service": ("v1", "services"),
     "Secret": ("v1", "secrets"),
-    "Node": ("v1", "nodes"),
-    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "Event": ("events.k8s.io/v1", "events"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
     "TokenReview": ("authentication.k8s.io/v1", "tokenreviews"),

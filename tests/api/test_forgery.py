@@ -412,7 +412,11 @@ def test_nobody_writes_a_status(alice: Kubectl, operator: Kubectl, body: dict[st
     assert json.loads(alice(*status)) == {"observedGeneration": -1}
     write = ("patch", kind, name, "--subresource=status", "--type=merge", "-p", json.dumps(claim))
     assert "forbidden" in alice.refused(*write)
-    operator(*write)
+    # As the operator writes it: a PUT of what was read; it may do nothing else to a status.
+    read = json.loads(alice("get", kind, name, "-o", "json"))
+    replace = ("replace", "--subresource=status", "-f", "-")
+    assert "forbidden" in alice.refused(*replace, stdin=read | claim)
+    operator(*replace, stdin=read | claim)
     assert json.loads(alice(*status))["waiting"] == "forged"
 
 

@@ -13,21 +13,18 @@ RUNS = "halo.training"
 IN_NAMESPACES = {
     (RUNS, "trainingjobs"): "get list watch",
     (RUNS, "datasets"): "get list watch",
-    (RUNS, "trainingjobs/status"): "get patch update",
-    (RUNS, "datasets/status"): "get patch update",
+    (RUNS, "trainingjobs/status"): "update",
+    (RUNS, "datasets/status"): "update",
     (RUNS, "trainingjobs/finalizers"): "update",
     (RUNS, "datasets/finalizers"): "update",
     (RUNS, "adapters"): "create get list watch",
-    (RUNS, "adapters/status"): "patch",
     ("", "pods"): "create delete get list patch watch",
     ("", "services"): "create delete get",
-    ("", "persistentvolumeclaims"): "get list",
-    ("events.k8s.io", "events"): "create patch",
+    ("events.k8s.io", "events"): "create",
 }
 OF_THE_CLUSTER = {
     (RUNS, "basemodels"): "get list watch",
     (RUNS, "gpuclasses"): "get list watch",
-    ("", "nodes"): "get",
     ("authentication.k8s.io", "tokenreviews"): "create",
 }
 IN_ITS_OWN = {
