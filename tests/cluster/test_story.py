@@ -27,7 +27,7 @@ from tests.cluster.runs import (
 pytestmark = pytest.mark.cluster
 
 
-def test_from_apply_to_a_published_adapter_and_nothing_left_after_delete(place: Place) -> None:
+def test_from_apply_to_a_published_adapter_and_nothing_left_after_delete(place: Place, tmp_path: Path) -> None:
     chat_file(place)
     # The run comes first, as it may in a Git commit: it waits for its data set and goes on by itself.
     apply_run(place, "story", steps=6)
@@ -40,17 +40,23 @@ def test_from_apply_to_a_published_adapter_and_nothing_left_after_delete(place: 
         "-n",
         place.kubectl.namespace,
     ]
-    with subprocess.Popen(
-        [*watching, "get", "trainingjobs", "--watch", "--no-headers"], stdout=subprocess.PIPE, text=True
-    ) as table:
-        waited = subprocess.run(
-            [*watching, "wait", "--for=condition=Complete", "trainingjob/story", "--timeout=300s"],
-            capture_output=True,
-            text=True,
-        )
-        table.terminate()
-        rows = (table.stdout.read() if table.stdout else "").splitlines()
-    assert waited.returncode == 0, place.kubectl("describe", "trainingjob", "story")
+    # The table is another watch than the wait: its last row may come after the wait returns.
+    table_file = tmp_path / "table"
+    with (
+        table_file.open("w") as out,
+        subprocess.Popen([*watching, "get", "trainingjobs", "--watch", "--no-headers"], stdout=out) as table,
+    ):
+        try:
+            waited = subprocess.run(
+                [*watching, "wait", "--for=condition=Complete", "trainingjob/story", "--timeout=300s"],
+                capture_output=True,
+                text=True,
+            )
+            assert waited.returncode == 0, place.kubectl("describe", "trainingjob", "story")
+            eventually(lambda: "Succeeded" in table_file.read_text(), "the table's last row", 30)
+        finally:
+            table.terminate()
+    rows = table_file.read_text().splitlines()
     states = [word for row in rows for word in row.split() if word in ("Waiting", "Starting", "Running", "Succeeded")]
     assert list(dict.fromkeys(states)) == ["Waiting", "Starting", "Running", "Succeeded"]
 
