@@ -104,6 +104,9 @@ def structural(schema: dict[str, Any]) -> dict[str, Any]:
             node["properties"] = {
                 name: walk(child, f"{path}.{name}", seen) for name, child in node["properties"].items()
             }
+            if path.startswith(".status.") and "[]" not in path:
+                # One writer replaces a status whole: who owns which leaf of it would be tracked for nobody, at every write.
+                node["x-kubernetes-map-type"] = "atomic"
         if "items" in node:
             node["items"] = walk(node["items"], f"{path}[]", seen)
             node.setdefault("x-kubernetes-list-type", "atomic")

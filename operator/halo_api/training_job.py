@@ -340,14 +340,14 @@ class TrainingJobStatus(ApiModel):
     ]
     attempts: Annotated[
         list[AttemptRecord],
-        Field(max_length=10, description="attempts are the last 10.", json_schema_extra=mapped_list("attempt")),
+        Field(max_length=10, description="attempts are the last 10."),
     ] = Field(default_factory=list)
     frozen: Annotated[Frozen | None, Field(default=None, description="frozen is what admission resolved and froze.")]
     topology: Annotated[Topology | None, Field(default=None, description="topology is how the GPUs are laid out.")]
     progress: Annotated[Progress | None, Field(default=None, description="progress as last reported.")]
     checkpoints: Annotated[
         list[Checkpoint],
-        Field(max_length=10, description="checkpoints are the last 10.", json_schema_extra=mapped_list("step")),
+        Field(max_length=10, description="checkpoints are the last 10."),
     ] = Field(default_factory=list)
     adapter: Annotated[AdapterRef | None, Field(default=None, description="adapter that the run published.")]
     waiting: Annotated[Text | None, Field(default=None, description="waiting says in one line what the run waits for.")]

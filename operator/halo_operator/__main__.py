@@ -15,7 +15,7 @@ from aiohttp import web
 
 from halo_api import API_VERSION
 from halo_operator import metrics
-from halo_operator.cluster import Cluster, ClusterError, NotFound, expected
+from halo_operator.cluster import Cluster, ClusterError, NotFound, Object, expected
 from halo_operator.events import Recorder
 from halo_operator.lease import Lease
 from halo_operator.queue import Key, WorkQueue
@@ -135,13 +135,17 @@ async def run(settings: Settings) -> int:
 
     lease = Lease(cluster, settings.namespace, settings.identity)
     reports = Reports()
-    recorder = Recorder(cluster, settings.identity)
     queue: WorkQueue
+    recorder = Recorder(cluster, settings.identity, lambda: queue.new > 0)
     server = ReportServer(cluster, settings, reports, lambda key: queue.add(key), lambda: lease.held and ready.is_set())
     reconciler = Reconciler(cluster, settings, reports, recorder, lambda: server.ca_bundle)
     queue = WorkQueue(reconciler, workers=settings.workers, expected=expected)
     metrics.observe(queue)
     metrics.LEADER.labels("halo-operator").set_function(lambda: float(lease.held))
+
+    def changed(key: Key, new: Object | None = None) -> None:
+        reconciler.seen(key, new)
+        queue.add(key, new is not None)
 
     def problem() -> str | None:
         silent = time.monotonic() - queue.last_success
@@ -162,10 +166,11 @@ async def run(settings: Settings) -> int:
     if acquiring.done() and not stop.is_set():
         # From here on every write but the lease's own is refused once the lease is lost.
         cluster.fence = lambda: lease.held
-        watching = asyncio.create_task(watch(queue.add, reconciler.waiting_for, settings.watch_namespaces, ready, stop))
+        watching = asyncio.create_task(watch(changed, reconciler.waiting_for, settings.watch_namespaces, ready, stop))
         work = [
             asyncio.create_task(lease.keep()),
             asyncio.create_task(queue.run()),
+            asyncio.create_task(recorder.run()),
             asyncio.create_task(keep_watching(ready, stop)),
             asyncio.create_task(relist(cluster, queue, settings.watch_namespaces)),
         ]
@@ -178,6 +183,7 @@ async def run(settings: Settings) -> int:
             task.cancel()
         await asyncio.wait({watching}, timeout=10)
         await asyncio.gather(*work, return_exceptions=True)
+        await recorder.flush()
         await lease.release()
     acquiring.cancel()
     renewing.cancel()

@@ -16,6 +16,8 @@ Object = dict[str, Any]
 
 FIELD_MANAGER = "halo-operator"
 TIMEOUT_SECONDS = 20.0
+# What we write we know: an answer with the metadata alone spares the API server, and us, the rest of it.
+BRIEFLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 # kind → (apiVersion, plural)
 RESOURCES = {
@@ -108,10 +110,11 @@ class Cluster:
         """Close the connections."""
         await self._api.close()
 
-    async def get(self, kind: str, namespace: str | None, name: str) -> Object | None:
-        """Return the object, or None when it is not there."""
+    async def get(self, kind: str, namespace: str | None, name: str, *, fresh: bool = True) -> Object | None:
+        """Return the object, or None when it is not there; not `fresh`: as the API server's cache has it, moments old."""
+        query = {} if fresh else {"resourceVersion": "0"}
         try:
-            return await self._request("GET", path_of(kind, namespace, name))
+            return await self._request("GET", path_of(kind, namespace, name), query)
         except NotFound:
             return None
 
@@ -122,37 +125,31 @@ class Cluster:
         version = RESOURCES[kind][0]
         return [{"apiVersion": version, "kind": kind} | item for item in answer.get("items", [])]
 
-    async def create(self, body: Object) -> Object:
+    async def create(self, body: Object) -> None:
         """Make an object; raises AlreadyExists when the name is taken."""
-        return await self._request(
-            "POST", path_of(body["kind"], body["metadata"].get("namespace")), {"fieldManager": FIELD_MANAGER}, body
-        )
+        await self._write("POST", path_of(body["kind"], body["metadata"].get("namespace")), body)
 
-    async def write_status(self, body: Object, status: Object) -> Object:
+    async def ask(self, review: Object) -> Object:
+        """POST a review, which is answered and never stored."""
+        return await self._request("POST", path_of(review["kind"]), {}, review)
+
+    async def write_status(self, body: Object, status: Object) -> None:
         """Replace the whole status of the object as it was read; raises Conflict if somebody wrote it since.
 
         A PUT, since nobody else writes a status of ours: server-side apply would merge fields for nobody.
         """
         meta = body["metadata"]
         path = path_of(body["kind"], meta["namespace"], meta["name"], "status")
-        return await self._request("PUT", path, {"fieldManager": FIELD_MANAGER}, body | {"status": status})
+        await self._write("PUT", path, body | {"status": status})
 
-    async def patch(self, kind: str, namespace: str, name: str, operations: list[Object]) -> Object:
+    async def patch(self, kind: str, namespace: str, name: str, operations: list[Object]) -> None:
         """JSON patch; `test` operations make it conditional."""
-        return await self._request(
-            "PATCH",
-            path_of(kind, namespace, name),
-            {"fieldManager": FIELD_MANAGER},
-            operations,
-            "application/json-patch+json",
-        )
+        await self._write("PATCH", path_of(kind, namespace, name), operations, "application/json-patch+json")
 
-    async def replace(self, body: Object) -> Object:
+    async def replace(self, body: Object) -> None:
         """PUT an object; its resourceVersion makes it conditional."""
         meta = body["metadata"]
-        return await self._request(
-            "PUT", path_of(body["kind"], meta.get("namespace"), meta["name"]), {"fieldManager": FIELD_MANAGER}, body
-        )
+        await self._write("PUT", path_of(body["kind"], meta.get("namespace"), meta["name"]), body)
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str, grace: int | None = None) -> None:
         """Delete exactly the object of that uid; one that is gone, or was replaced, is left alone."""
@@ -173,6 +170,9 @@ class Cluster:
         """GET a path of the API server, for discovery."""
         return await self._request("GET", path)
 
+    async def _write(self, method: str, path: str, body: Any, content: str = "application/json") -> None:
+        await self._request(method, path, {"fieldManager": FIELD_MANAGER}, body, content, BRIEFLY)
+
     async def _request(
         self,
         method: str,
@@ -180,11 +180,12 @@ class Cluster:
         query: dict[str, str] | None = None,
         body: Any = None,
         content: str = "application/json",
+        accept: str = "application/json",
     ) -> Object:
         if method != "GET" and not self.fence() and "/leases" not in path:
             raise Unreachable(0, f"{method} {path}: this replica does not lead any more")
         settings = self._api.configuration
-        headers = {"Accept": "application/json", "Content-Type": content, "User-Agent": FIELD_MANAGER}
+        headers = {"Accept": accept, "Content-Type": content, "User-Agent": FIELD_MANAGER}
         if token := await settings.get_api_key_with_prefix("BearerToken", alias="authorization"):
             headers["Authorization"] = token
         url = settings.host + path + (f"?{urlencode(query)}" if query else "")

@@ -40,6 +40,11 @@ class Ready:
     def __len__(self) -> int:
         return len(self._new) + len(self._known)
 
+    @property
+    def new(self) -> int:
+        """How many new ones wait."""
+        return len(self._new)
+
     def put(self, key: Key, new: bool = False) -> None:
         """Add a key at the end of its line."""
         (self._new if new else self._known).append(key)
@@ -88,6 +93,11 @@ class WorkQueue:
 
     def __len__(self) -> int:
         return len(self._ready)
+
+    @property
+    def new(self) -> int:
+        """How many new objects wait for a worker."""
+        return self._ready.new
 
     def add(self, key: Key, new: bool = False) -> None:
         """Note that the object changed, or that it is new: starting what waits for GPUs goes before book-keeping."""

@@ -75,6 +75,17 @@ class Reconciler:
         self._now = now
         self._waiting: defaultdict[Key, set[Key]] = defaultdict(set)
         self._lookups = SharedReads(self._look_up)
+        self._new: dict[Key, Object] = {}
+
+    def seen(self, key: Key, new: Object | None) -> None:
+        """Keep how a run looked when it was made, until its first reconcile or its next change.
+
+        That one needs no other look: whatever it does comes after a status write that fails if anything changed since.
+        """
+        if new is None:
+            self._new.pop(key, None)
+        else:
+            self._new[key] = new
 
     def waiting_for(self, key: Key) -> set[Key]:
         """Return, and forget, the objects that wait for this one: their next reconcile says so again if they still do."""
@@ -100,7 +111,8 @@ class Reconciler:
         return None
 
     async def _run(self, key: Key) -> float | None:
-        body, pods = await self._object_and_pods(key)
+        new = self._new.pop(key, None)
+        body, pods = (new, []) if new and is_untouched(new) else await self._object_and_pods(key)
         if body is None:
             return await self._clear_orphans(key, pods)
         meta = meta_of(body)
@@ -197,7 +209,8 @@ class Reconciler:
         )
 
     async def _look_up(self, key: Key) -> Object | None:
-        return await self._cluster.get(key.kind, key.namespace or None, key.name)
+        # A name that was taken this very moment is found taken when the adapter is published.
+        return await self._cluster.get(key.kind, key.namespace or None, key.name, fresh=key.kind != "Adapter")
 
     async def _adapter(self, key: Key) -> AdapterEntry | None:
         body = await self._cluster.get("Adapter", key.namespace, key.name)
@@ -231,7 +244,7 @@ class Reconciler:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         words = f"spec.{where}: {first['msg']}; the CRDs and the operator are of different versions, upgrade the chart"
-        await self._recorder.record(body, Note("Warning", "InvalidSpec", words))
+        self._recorder.record(body, Note("Warning", "InvalidSpec", words))
         return None
 
     async def _apply(self, body: Object, plan: Plan[Any], pods: list[Object]) -> bool:
@@ -239,14 +252,17 @@ class Reconciler:
         for child in plan.first:
             await self._create(child)
         if plan.status is not None:
-            await self._cluster.write_status(body, plan.status.to_json())
+            try:
+                await self._cluster.write_status(body, plan.status.to_json())
+            except NotFound as error:
+                raise Conflict(404, str(error)) from None
         await self._delete(plan)
         # Before the creates: a quota may refuse those until the pods that are let go of here are gone.
         await self._mark(plan, pods)
         for child in plan.create:
             await self._create(child)
         for note in plan.notes:
-            await self._recorder.record(body, note)
+            self._recorder.record(body, note)
         return plan.status is not None
 
     async def _delete(self, plan: Plan[Any]) -> None:
@@ -290,6 +306,11 @@ class Reconciler:
             if error.status == 422:  # a failed test: the pod changed, and its event brings us back
                 raise Conflict(409, str(error)) from None
             raise
+
+
+def is_untouched(body: Object) -> bool:
+    """Whether nobody did anything for a run yet, so that it has no pods: its attempt is in its status before they are made."""
+    return "deletionTimestamp" not in body["metadata"] and "conditions" not in body.get("status", {})
 
 
 def looked_up(key: Key, spec: TrainingJobSpec) -> list[Key]:

@@ -154,7 +154,7 @@ class ReportServer:
             "metadata": {},
             "spec": {"token": token, "audiences": [REPORT_AUDIENCE]},
         }
-        status = (await self._cluster.create(body)).get("status", {})
+        status = (await self._cluster.ask(body)).get("status", {})
         if not status.get("authenticated") or REPORT_AUDIENCE not in status.get("audiences", []):
             return None
         user = status.get("user", {})

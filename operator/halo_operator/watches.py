@@ -12,14 +12,15 @@ from typing import Any, Protocol
 import kopf
 
 from halo_api import GROUP, VERSION
+from halo_operator.cluster import Object
 from halo_operator.plan.names import OWNER_ANNOTATION, RUN_LABEL
 from halo_operator.queue import Key
 
 
 class Add(Protocol):
-    """Notes that an object changed, or that it is new."""
+    """Notes that an object changed, or that it is new and looks so."""
 
-    def __call__(self, key: Key, new: bool = False) -> None: ...
+    def __call__(self, key: Key, new: Object | None = None) -> None: ...
 
 
 Woken = Callable[[Key], Iterable[Key]]
@@ -48,8 +49,8 @@ def registry_of(add: Add, woken: Woken) -> kopf.OperatorRegistry:
         return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
 
     @kopf.on.event(GROUP, VERSION, "trainingjobs", registry=registry)
-    async def run_changed(namespace: str | None, name: str, type: str | None, **_: Any) -> None:
-        add(Key("TrainingJob", namespace or "", name), type == "ADDED")
+    async def run_changed(namespace: str | None, name: str, type: str | None, body: Any, **_: Any) -> None:
+        add(Key("TrainingJob", namespace or "", name), dict(body) if type == "ADDED" else None)
 
     @kopf.on.event(GROUP, VERSION, "datasets", registry=registry)
     async def dataset_changed(namespace: str | None, name: str, **_: Any) -> None:
