@@ -27,9 +27,9 @@ Reconcile = Callable[[Key], Awaitable[float | None]]
 
 
 class Ready:
-    """Keys that wait for a worker: new ones first, but after a few of them a known one, so that neither waits for ever."""
+    """Keys that wait for a worker: new ones first, but after two dozen of them a known one, so that neither waits for ever."""
 
-    NEW_IN_A_ROW = 8
+    NEW_IN_A_ROW = 24
 
     def __init__(self) -> None:
         self._new: deque[Key] = deque()
