@@ -17,6 +17,7 @@ from halo_api import API_VERSION
 from halo_operator import metrics
 from halo_operator.cluster import Cluster, ClusterError, NotFound, Object, expected
 from halo_operator.events import Recorder
+from halo_operator.gather import Gatherer
 from halo_operator.lease import Lease
 from halo_operator.queue import Key, WorkQueue
 from halo_operator.reconcile import Reconciler
@@ -138,7 +139,8 @@ async def run(settings: Settings) -> int:
     queue: WorkQueue
     recorder = Recorder(cluster, settings.identity, lambda: queue.new > 0)
     server = ReportServer(cluster, settings, reports, lambda key: queue.add(key), lambda: lease.held and ready.is_set())
-    reconciler = Reconciler(cluster, settings, reports, recorder, lambda: server.ca_bundle)
+    gatherer = Gatherer(cluster, settings.namespace)
+    reconciler = Reconciler(cluster, gatherer, settings, reports, recorder, lambda: server.ca_bundle)
     queue = WorkQueue(reconciler, workers=settings.workers, expected=expected)
     metrics.observe(queue)
     metrics.LEADER.labels("halo-operator").set_function(lambda: float(lease.held))

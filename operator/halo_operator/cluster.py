@@ -26,11 +26,16 @@ RESOURCES = {
     "Adapter": (API_VERSION, "adapters"),
     "BaseModel": (API_VERSION, "basemodels"),
     "GpuClass": (API_VERSION, "gpuclasses"),
+    "Workspace": (API_VERSION, "workspaces"),
+    "Environment": (API_VERSION, "environments"),
+    "Criterion": (API_VERSION, "criteria"),
+    "Recipe": (API_VERSION, "recipes"),
     "Pod": ("v1", "pods"),
     "Service": ("v1", "services"),
     "Secret": ("v1", "secrets"),
     "Event": ("events.k8s.io/v1", "events"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
+    "ValidatingWebhookConfiguration": ("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations"),
     "TokenReview": ("authentication.k8s.io/v1", "tokenreviews"),
 }
 

@@ -12,14 +12,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from halo_api.adapter import AdapterSpec
-from halo_api.catalog import BaseModelSpec, GpuClassSpec
+from halo_api.catalog import BaseModelSpec
 from halo_api.dataset import DatasetSpec, DatasetStatus
 from halo_api.run_file import CA_ANNOTATION
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_operator import __version__
 from halo_operator.cluster import AlreadyExists, Cluster, ClusterError, Conflict, NotFound, Object, Rejected
 from halo_operator.events import Recorder
+from halo_operator.gather import Gatherer, adapter_entry
 from halo_operator.plan import names
 from halo_operator.plan.dataset import plan_dataset, rejected
 from halo_operator.plan.moves import clear
@@ -27,12 +27,9 @@ from halo_operator.plan.pod_view import all_of
 from halo_operator.plan.run import is_terminal, not_made, plan_run
 from halo_operator.plan.world import (
     AdapterEntry,
-    BaseEntry,
     Catalog,
-    DatasetEntry,
     DatasetWorld,
     Environment,
-    GpuEntry,
     Meta,
     Note,
     Plan,
@@ -43,7 +40,6 @@ from halo_operator.queue import Key
 from halo_operator.release import letting_go
 from halo_operator.reports import Reports
 from halo_operator.settings import Settings
-from halo_operator.shared_reads import SharedReads
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +57,7 @@ class Reconciler:
     def __init__(
         self,
         cluster: Cluster,
+        gatherer: Gatherer,
         settings: Settings,
         reports: Reports,
         recorder: Recorder,
@@ -74,7 +71,7 @@ class Reconciler:
         self._ca_bundle = ca_bundle
         self._now = now
         self._waiting: defaultdict[Key, set[Key]] = defaultdict(set)
-        self._lookups = SharedReads(self._look_up)
+        self._gatherer = gatherer
         self._new: dict[Key, Object] = {}
 
     def seen(self, key: Key, new: Object | None) -> None:
@@ -93,7 +90,7 @@ class Reconciler:
 
     def _waits_no_more(self, key: Key, spec: TrainingJobSpec) -> None:
         """Forget what an accepted run waited for: a change of the catalog wakes only those that it concerns."""
-        for one in looked_up(key, spec):
+        for one in self._gatherer.looked_up(key.namespace, key.name, spec):
             self._waiting[one].discard(key)
             if not self._waiting[one]:
                 del self._waiting[one]
@@ -192,32 +189,14 @@ class Reconciler:
         return body, pods
 
     async def _catalog(self, key: Key, spec: TrainingJobSpec) -> Catalog:
-        wanted = looked_up(key, spec)
         # Said before looking: a change between the look and the wish to hear of it would be lost.
-        for one in wanted:
+        for one in self._gatherer.looked_up(key.namespace, key.name, spec):
             self._waiting[one].add(key)
-        found = await asyncio.gather(*(self._lookups.get(one) for one in wanted))
-        base, gpu, adapter = found[:3]
-        dataset = found[3] if len(found) > 3 else None
-        return Catalog(
-            base=BaseEntry(spec.base_model, BaseModelSpec.model_validate(base["spec"])) if base else None,
-            base_names=() if base else await self._names("BaseModel"),
-            gpu=GpuEntry(spec.gpu.type, GpuClassSpec.model_validate(gpu["spec"])) if gpu else None,
-            gpu_names=() if gpu else await self._names("GpuClass"),
-            dataset=dataset_entry(dataset) if dataset else None,
-            adapter=adapter_entry(adapter) if adapter else None,
-        )
-
-    async def _look_up(self, key: Key) -> Object | None:
-        # A name that was taken this very moment is found taken when the adapter is published.
-        return await self._cluster.get(key.kind, key.namespace or None, key.name, fresh=key.kind != "Adapter")
+        return await self._gatherer.catalog_of(key.namespace, key.name, spec)
 
     async def _adapter(self, key: Key) -> AdapterEntry | None:
         body = await self._cluster.get("Adapter", key.namespace, key.name)
         return adapter_entry(body) if body else None
-
-    async def _names(self, kind: str) -> tuple[str, ...]:
-        return tuple(item["metadata"]["name"] for item in await self._cluster.list_all(kind))
 
     def _environment(self) -> Environment:
         return Environment(
@@ -313,17 +292,6 @@ def is_untouched(body: Object) -> bool:
     return "deletionTimestamp" not in body["metadata"] and "conditions" not in body.get("status", {})
 
 
-def looked_up(key: Key, spec: TrainingJobSpec) -> list[Key]:
-    """Return what a run needs to be there until it is accepted."""
-    data = [Key("Dataset", key.namespace, spec.lora.dataset)] if spec.lora else []
-    return [
-        Key("BaseModel", "", spec.base_model),
-        Key("GpuClass", "", spec.gpu.type),
-        Key("Adapter", key.namespace, key.name),
-        *data,
-    ]
-
-
 def meta_of(body: Object) -> Meta:
     """Return the identity of an object."""
     meta = body["metadata"]
@@ -336,22 +304,6 @@ def meta_of(body: Object) -> Meta:
         resource_version=meta["resourceVersion"],
         deleting="deletionTimestamp" in meta,
     )
-
-
-def dataset_entry(body: Object) -> DatasetEntry:
-    """Return what a run looks at in its data set."""
-    return DatasetEntry(
-        body["metadata"]["name"],
-        body["metadata"].get("generation", 1),
-        DatasetSpec.model_validate(body["spec"]),
-        DatasetStatus.model_validate(body.get("status", {})),
-    )
-
-
-def adapter_entry(body: Object) -> AdapterEntry:
-    """Return whose an adapter is."""
-    made_by = AdapterSpec.model_validate(body["spec"]).trained_by
-    return AdapterEntry(body["metadata"]["name"], made_by.uid if made_by else None)
 
 
 def controller_of(body: Object) -> str | None:

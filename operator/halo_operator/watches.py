@@ -25,6 +25,16 @@ class Add(Protocol):
 
 Woken = Callable[[Key], Iterable[Key]]
 
+# What runs wait for, and nobody reconciles.
+LOOKED_UP = {
+    "basemodels": "BaseModel",
+    "gpuclasses": "GpuClass",
+    "adapters": "Adapter",
+    "workspaces": "Workspace",
+    "environments": "Environment",
+    "criteria": "Criterion",
+}
+
 
 class NoDiffBase(kopf.DiffBaseStorage):
     """Remembers nothing of an object: we never ask what changed, and Kopf copies it whole at every event to find out."""
@@ -58,7 +68,7 @@ def registry_of(add: Add, woken: Woken) -> kopf.OperatorRegistry:
         for other in (key, *woken(key)):
             add(other)
 
-    for plural, kind in (("basemodels", "BaseModel"), ("gpuclasses", "GpuClass"), ("adapters", "Adapter")):
+    for plural, kind in LOOKED_UP.items():
 
         async def catalog_changed(namespace: str | None, name: str, kind: str = kind, **_: Any) -> None:
             for other in woken(Key(kind, namespace or "", name)):

@@ -18,6 +18,9 @@ IN_NAMESPACES = {
     (RUNS, "trainingjobs/finalizers"): "update",
     (RUNS, "datasets/finalizers"): "update",
     (RUNS, "adapters"): "create get list watch",
+    (RUNS, "workspaces"): "get list watch",
+    (RUNS, "environments"): "get list watch",
+    (RUNS, "criteria"): "get list watch",
     ("", "pods"): "create delete get list patch watch",
     ("", "services"): "create delete get",
     ("events.k8s.io", "events"): "create",
@@ -25,6 +28,7 @@ IN_NAMESPACES = {
 OF_THE_CLUSTER = {
     (RUNS, "basemodels"): "get list watch",
     (RUNS, "gpuclasses"): "get list watch",
+    (RUNS, "recipes"): "create delete list update",
     ("authentication.k8s.io", "tokenreviews"): "create",
 }
 IN_ITS_OWN = {
@@ -32,6 +36,7 @@ IN_ITS_OWN = {
     ("coordination.k8s.io", "leases", "halo-operator"): "get update",
     ("", "secrets"): "create",
     ("", "secrets", "halo-operator-tls"): "get update",
+    (RUNS, "environments"): "get",
 }
 EDIT = {
     (RUNS, "trainingjobs"): "create delete deletecollection patch update",

@@ -13,11 +13,12 @@ from halo_operator.plan.world import RunWorld
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a run is not accepted; `pending` when what is missing may still appear."""
+    """Why a run is not accepted; `pending` when what is missing may still appear, `code` as the webhook answers it."""
 
     reason: Reason
     message: str
     pending: bool = False
+    code: int = 400
 
 
 Check = Callable[[RunWorld], Refusal | None]

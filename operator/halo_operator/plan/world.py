@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, Generic, Literal, TypeVar
 
+from halo_api.adapter import AdapterSpec
 from halo_api.catalog import BaseModelSpec, GpuClassSpec
 from halo_api.dataset import DatasetSpec, DatasetStatus
+from halo_api.recipe import RecipeSpec
 from halo_api.report import Outcome, Report
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
+from halo_api.workspace import WorkspaceSpec, WorkspaceStatus
 
 Object = dict[str, Any]
 StatusT = TypeVar("StatusT")
@@ -110,8 +114,79 @@ class AdapterEntry:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """What a condition says of the object as it is now; Unknown where nobody has looked yet."""
+
+    status: Literal["True", "False", "Unknown"] = "Unknown"
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class ParentEntry:
+    """The adapter that a run continues, and whether its receipt and files were found right."""
+
+    name: str
+    spec: AdapterSpec
+    verified: Verdict = Verdict()
+
+
+@dataclass(frozen=True)
+class RecipeEntry:
+    """A frozen recipe, with the digest of its file."""
+
+    name: str
+    digest: str
+    spec: RecipeSpec
+
+
+@dataclass(frozen=True)
+class EnvironmentEntry:
+    """An environment revision; `public` where it lies in the operator's own namespace."""
+
+    name: str
+    package: str
+    public: bool = False
+    qualified: Verdict = Verdict()
+
+
+@dataclass(frozen=True)
+class CriterionEntry:
+    """A rubric judge's criterion, as it was calibrated."""
+
+    name: str
+    unit: Literal["request", "trace"]
+    calibrated: Verdict = Verdict()
+    drifted: bool = False
+
+
+@dataclass(frozen=True)
+class WorkspaceEntry:
+    """The run's namespace as its Workspace has it; the defaults are what a namespace without one gets."""
+
+    exists: bool = False
+    spec: WorkspaceSpec = field(default_factory=WorkspaceSpec)
+    status: WorkspaceStatus = field(default_factory=WorkspaceStatus)
+
+    @property
+    def free_usd(self) -> Decimal | None:
+        """What the wallet can still hold; None without one."""
+        if self.spec.wallet is None:
+            return None
+        return Decimal(self.status.balance or repr(self.spec.wallet.credit_usd))
+
+    @property
+    def free_h100_hours(self) -> Decimal | None:
+        """What the shared allocation can still hold; None without one."""
+        if self.spec.allocation is None:
+            return None
+        used = self.status.allocation
+        return Decimal(used.balance if used else repr(self.spec.allocation.h100_hours))
+
+
+@dataclass(frozen=True)
 class Catalog:
-    """What admission looks up; only read while a run is not accepted yet."""
+    """What admission looks up, of all that a spec names; only read while a run is not accepted yet."""
 
     base: BaseEntry | None = None
     base_names: tuple[str, ...] = ()
@@ -119,6 +194,14 @@ class Catalog:
     gpu_names: tuple[str, ...] = ()
     dataset: DatasetEntry | None = None
     adapter: AdapterEntry | None = None
+    workspace: WorkspaceEntry = field(default_factory=WorkspaceEntry)
+    parent: ParentEntry | None = None
+    recipe: RecipeEntry | None = None
+    recipe_names: tuple[str, ...] = ()
+    environment: EnvironmentEntry | None = None
+    warmup: EnvironmentEntry | None = None
+    retention: EnvironmentEntry | None = None
+    criterion: CriterionEntry | None = None
 
 
 @dataclass(frozen=True)

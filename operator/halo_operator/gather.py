@@ -1,0 +1,176 @@
+"""Gathers what admission looks up for a run: the catalog entry of everything that its spec names.
+
+The reconciler and the webhook ask the same questions here, so that they can only give the same answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from halo_api.adapter import AdapterSpec
+from halo_api.catalog import BaseModelSpec, GpuClassSpec
+from halo_api.dataset import DatasetSpec, DatasetStatus
+from halo_api.training_job import TrainingJobSpec
+from halo_api.workspace import WORKSPACE, WorkspaceSpec, WorkspaceStatus
+from halo_operator.cluster import Cluster, Object
+from halo_operator.plan.references import references
+from halo_operator.plan.world import (
+    AdapterEntry,
+    BaseEntry,
+    Catalog,
+    CriterionEntry,
+    DatasetEntry,
+    EnvironmentEntry,
+    GpuEntry,
+    ParentEntry,
+    Verdict,
+    WorkspaceEntry,
+)
+from halo_operator.queue import Key
+from halo_operator.recipes import RECIPES
+from halo_operator.shared_reads import SharedReads
+
+
+class Gatherer:
+    """Reads the cluster for admission; those who ask for the same object together share one read."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        """`namespace` is the operator's own, where the public environments lie."""
+        self._cluster = cluster
+        self._namespace = namespace
+        self._reads = SharedReads(self._read)
+
+    def looked_up(self, namespace: str, name: str, spec: TrainingJobSpec) -> list[Key]:
+        """Return everything that a run waits for until it is accepted: a change of one of them is worth another look."""
+        to = references(spec)
+        ours = {"Dataset": to.dataset, "Adapter": to.parent, "Environment": to.environment, "Criterion": to.criterion}
+        return [
+            Key("BaseModel", "", spec.base_model),
+            Key("GpuClass", "", spec.gpu.type),
+            Key("Adapter", namespace, name),
+            Key("Workspace", namespace, WORKSPACE),
+            *(Key(kind, namespace, known) for kind, known in ours.items() if known),
+            *(Key("Environment", self._namespace, known) for known in (to.warmup, to.retention) if known),
+        ]
+
+    async def catalog_of(self, namespace: str, name: str, spec: TrainingJobSpec) -> Catalog:
+        """Return what a run of that name and spec finds."""
+        to = references(spec)
+        public = self._namespace
+        (
+            base,
+            gpu,
+            adapter,
+            workspace,
+            dataset,
+            parent,
+            environment,
+            warmup,
+            retention,
+            criterion,
+        ) = await asyncio.gather(
+            self.get(Key("BaseModel", "", spec.base_model)),
+            self.get(Key("GpuClass", "", spec.gpu.type)),
+            # A name that was taken this very moment is found taken when the adapter is published.
+            self.get(Key("Adapter", namespace, name), fresh=False),
+            self.get(Key("Workspace", namespace, WORKSPACE), fresh=False),
+            self._named("Dataset", namespace, to.dataset),
+            self._named("Adapter", namespace, to.parent),
+            self._named("Environment", namespace, to.environment),
+            self._named("Environment", public, to.warmup),
+            self._named("Environment", public, to.retention),
+            self._named("Criterion", namespace, to.criterion),
+        )
+        return Catalog(
+            base=BaseEntry(spec.base_model, BaseModelSpec.model_validate(base["spec"])) if base else None,
+            base_names=() if base else await self.names("BaseModel"),
+            gpu=GpuEntry(spec.gpu.type, GpuClassSpec.model_validate(gpu["spec"])) if gpu else None,
+            gpu_names=() if gpu else await self.names("GpuClass"),
+            dataset=dataset_entry(dataset) if dataset else None,
+            adapter=adapter_entry(adapter) if adapter else None,
+            workspace=workspace_entry(workspace) if workspace else WorkspaceEntry(),
+            parent=parent_entry(parent) if parent else None,
+            recipe=RECIPES.get(to.recipe) if to.recipe else None,
+            recipe_names=tuple(RECIPES),
+            environment=self._environment(environment),
+            warmup=self._environment(warmup),
+            retention=self._environment(retention),
+            criterion=criterion_entry(criterion) if criterion else None,
+        )
+
+    async def get(self, key: Key, *, fresh: bool = True) -> Object | None:
+        """Return an object as a read that begins now finds it; not `fresh`: as the API server's cache has it."""
+        return await self._reads.get((key, fresh))
+
+    async def names(self, kind: str) -> tuple[str, ...]:
+        """Return the names of a cluster-wide kind, to say what would do."""
+        return tuple(item["metadata"]["name"] for item in await self._cluster.list_all(kind))
+
+    async def _named(self, kind: str, namespace: str, name: str | None) -> Object | None:
+        return await self.get(Key(kind, namespace, name)) if name else None
+
+    async def _read(self, asked: tuple[Key, bool]) -> Object | None:
+        key, fresh = asked
+        return await self._cluster.get(key.kind, key.namespace or None, key.name, fresh=fresh)
+
+    def _environment(self, body: Object | None) -> EnvironmentEntry | None:
+        return environment_entry(body, self._namespace) if body else None
+
+
+def dataset_entry(body: Object) -> DatasetEntry:
+    """Return what a run looks at in its data set."""
+    return DatasetEntry(
+        body["metadata"]["name"],
+        body["metadata"].get("generation", 1),
+        DatasetSpec.model_validate(body["spec"]),
+        DatasetStatus.model_validate(body.get("status", {})),
+    )
+
+
+def adapter_entry(body: Object) -> AdapterEntry:
+    """Return whose an adapter is."""
+    made_by = AdapterSpec.model_validate(body["spec"]).trained_by
+    return AdapterEntry(body["metadata"]["name"], made_by.uid if made_by else None)
+
+
+def parent_entry(body: Object) -> ParentEntry:
+    """Return an adapter as one that a run may continue."""
+    return ParentEntry(body["metadata"]["name"], AdapterSpec.model_validate(body["spec"]), verdict(body, "Verified"))
+
+
+def environment_entry(body: Object, operator_namespace: str) -> EnvironmentEntry:
+    """Return what a run looks at in an environment revision."""
+    meta = body["metadata"]
+    return EnvironmentEntry(
+        name=meta["name"],
+        package=body["spec"].get("package", ""),
+        public=meta["namespace"] == operator_namespace,
+        qualified=verdict(body, "Qualified"),
+    )
+
+
+def criterion_entry(body: Object) -> CriterionEntry:
+    """Return what a run looks at in a judge's criterion."""
+    return CriterionEntry(
+        name=body["metadata"]["name"],
+        unit=body["spec"].get("unit", "request"),
+        calibrated=verdict(body, "Calibrated"),
+        drifted=bool(body.get("status", {}).get("drifted")),
+    )
+
+
+def workspace_entry(body: Object) -> WorkspaceEntry:
+    """Return what a namespace may spend and do."""
+    return WorkspaceEntry(
+        True, WorkspaceSpec.model_validate(body["spec"]), WorkspaceStatus.model_validate(body.get("status", {}))
+    )
+
+
+def verdict(body: Object, type_: str) -> Verdict:
+    """Return what a condition says of the object as it is now."""
+    generation = body["metadata"].get("generation", 1)
+    for condition in body.get("status", {}).get("conditions", ()):
+        if condition["type"] == type_ and condition.get("observedGeneration", generation) == generation:
+            return Verdict(cast(Any, condition["status"]), condition.get("reason", ""), condition.get("message", ""))
+    return Verdict()
