@@ -6,6 +6,7 @@ Structural schemas forbid much of what JSON schema allows (KEP-1979 and the apie
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,30 @@ from halo_api import GROUP, VERSION
 from halo_api.adapter import Adapter
 from halo_api.base import ApiModel
 from halo_api.catalog import BaseModel, GpuClass
+from halo_api.criterion import Criterion
 from halo_api.dataset import Dataset
+from halo_api.environment import Environment
+from halo_api.grpo_run import GrpoRun
+from halo_api.ledger import LedgerPage
+from halo_api.model_alias import ModelAlias
+from halo_api.recipe import Recipe
 from halo_api.training_job import TrainingJob
+from halo_api.workspace import Workspace
 
-KINDS: tuple[type[ApiModel], ...] = (TrainingJob, Dataset, Adapter, BaseModel, GpuClass)
+KINDS: tuple[type[ApiModel], ...] = (
+    TrainingJob,
+    GrpoRun,
+    Dataset,
+    Adapter,
+    Environment,
+    Criterion,
+    ModelAlias,
+    Workspace,
+    LedgerPage,
+    BaseModel,
+    GpuClass,
+    Recipe,
+)
 
 DROPPED = frozenset({"title", "$defs", "examples", "x-halo-crd"})
 
@@ -85,6 +106,7 @@ def structural(schema: dict[str, Any]) -> dict[str, Any]:
         return walk(definitions[name], path, (*seen, name)) | rest
 
     def walk(node: dict[str, Any], path: str, seen: tuple[str, ...]) -> dict[str, Any]:
+        example = node["examples"][0] if "examples" in node else None
         node = {key: value for key, value in node.items() if key not in DROPPED}
         node = optional(node, path)
         node = resolve(node, path, seen)
@@ -111,6 +133,8 @@ def structural(schema: dict[str, Any]) -> dict[str, Any]:
             node["items"] = walk(node["items"], f"{path}[]", seen)
             node.setdefault("x-kubernetes-list-type", "atomic")
         bounded(node, path)
+        if example is not None:
+            node["description"] += said_of(node, example)
         return node
 
     return walk(schema, "", ())
@@ -118,6 +142,9 @@ def structural(schema: dict[str, Any]) -> dict[str, Any]:
 
 def optional(node: dict[str, Any], path: str) -> dict[str, Any]:
     """Turn pydantic's `X | None` into X: in Kubernetes an absent member says the same as null."""
+    if node.get("x-kubernetes-int-or-string"):
+        # It has no type of its own; a maxLength bounds the string, which keeps CEL's estimated cost small.
+        return {key: value for key, value in node.items() if key not in ("anyOf", "type")}
     if "anyOf" not in node:
         return node
     arms = [arm for arm in node["anyOf"] if arm.get("type") != "null"]
@@ -134,6 +161,24 @@ def exclusive_bounds(node: dict[str, Any]) -> dict[str, Any]:
         if (value := node.get(f"exclusive{bound}")) is not None and value is not True:
             node |= {bound.lower(): value, f"exclusive{bound}": True}
     return node
+
+
+def said_of(node: dict[str, Any], example: Any) -> str:
+    """Say a field's default, bounds and an example at the end of its description, where `kubectl explain` shows them."""
+    low, high = node.get("minimum"), node.get("maximum")
+    parts = [f"default {plain(node['default'])}"] if "default" in node else []
+    if low is not None:
+        parts.append(f"{'above' if node.get('exclusiveMinimum') else 'from'} {plain(low)}")
+    if high is not None:
+        parts.append(f"{'below' if node.get('exclusiveMaximum') else 'to'} {plain(high)}")
+    if "maxItems" in node:
+        parts.append(f"{node.get('minItems', 0)} to {node['maxItems']} items")
+    return f" [{'; '.join([*parts, f'example {plain(example)}'])}]"
+
+
+def plain(value: Any) -> str:
+    """Write a value as in JSON, whole numbers without a point."""
+    return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value).strip('"')
 
 
 def bounded(node: dict[str, Any], path: str) -> None:

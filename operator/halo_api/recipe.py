@@ -10,9 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from halo_api.base import ApiModel, Name, Sha256, cel, rule
+from halo_api.base import ApiModel, Sha256, cel, rule
 
 Sentence = Annotated[str, Field(min_length=1, max_length=1024)]
+RecipeName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$")]
 Tokens = Annotated[int, Field(ge=1, le=16777216)]
 
 
@@ -368,7 +369,7 @@ class RecipeSpec(RecipeSettings):
     model_config = ConfigDict(
         json_schema_extra=cel(
             rule(
-                " && ".join(f"self.{name} == oldSelf.{name}" for name in (*SETTINGS, "digest")),
+                " && ".join(f"self.{name} == oldSelf.{name}" for name in ("name", *SETTINGS, "digest")),
                 "'is immutable: a released recipe never changes; a new behaviour is a new name'",
             ),
             rule(
@@ -384,6 +385,12 @@ class RecipeSpec(RecipeSettings):
         )
     )
 
+    name: Annotated[
+        RecipeName,
+        Field(
+            description="name as jobs write it, such as sql_v3; this object is called sql-v3, since objects have no underscores.",
+        ),
+    ]
     digest: Annotated[
         Sha256, Field(description="digest is the SHA-256 of the released file; each run freezes it with its settings.")
     ]
@@ -392,7 +399,7 @@ class RecipeSpec(RecipeSettings):
         Field(description="retired true refuses new jobs; old ones stay readable and resumable. Default false."),
     ] = False
     successor: Annotated[
-        Name | None,
+        RecipeName | None,
         Field(default=None, description="successor is the recipe to use instead of a retired one, where there is one."),
     ]
 
@@ -407,6 +414,7 @@ class Recipe(ApiModel):
                 "shortNames": [],
                 "scope": "Cluster",
                 "columns": [
+                    ["Recipe", "string", ".spec.name", 0],
                     ["Environment", "string", ".spec.environment.name", 0],
                     ["Objective", "string", ".spec.objective.name", 0],
                     ["Rollouts", "string", ".spec.rollouts.mode", 0],
