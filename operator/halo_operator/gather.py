@@ -10,7 +10,9 @@ from typing import Any, cast
 
 from halo_api.adapter import AdapterSpec
 from halo_api.catalog import BaseModelSpec, GpuClassSpec
+from halo_api.criterion import CriterionSpec, CriterionStatus
 from halo_api.dataset import DatasetSpec, DatasetStatus
+from halo_api.environment import EnvironmentSpec, EnvironmentStatus
 from halo_api.training_job import TrainingJobSpec
 from halo_api.workspace import WORKSPACE, WorkspaceSpec, WorkspaceStatus
 from halo_operator.cluster import Cluster, Object
@@ -141,12 +143,12 @@ def parent_entry(body: Object) -> ParentEntry:
 
 def environment_entry(body: Object, operator_namespace: str) -> EnvironmentEntry:
     """Return what a run looks at in an environment revision."""
-    meta = body["metadata"]
     return EnvironmentEntry(
-        name=meta["name"],
-        package=body["spec"].get("package", ""),
-        public=meta["namespace"] == operator_namespace,
+        name=body["metadata"]["name"],
+        spec=EnvironmentSpec.model_validate(body["spec"]),
+        status=EnvironmentStatus.model_validate(body.get("status", {})),
         qualified=verdict(body, "Qualified"),
+        public=body["metadata"]["namespace"] == operator_namespace,
     )
 
 
@@ -154,9 +156,10 @@ def criterion_entry(body: Object) -> CriterionEntry:
     """Return what a run looks at in a judge's criterion."""
     return CriterionEntry(
         name=body["metadata"]["name"],
-        unit=body["spec"].get("unit", "request"),
+        spec=CriterionSpec.model_validate(body["spec"]),
+        status=CriterionStatus.model_validate(body.get("status", {})),
         calibrated=verdict(body, "Calibrated"),
-        drifted=bool(body.get("status", {}).get("drifted")),
+        drifted=verdict(body, "Drifted"),
     )
 
 

@@ -9,7 +9,9 @@ from typing import Any, Generic, Literal, TypeVar
 
 from halo_api.adapter import AdapterSpec
 from halo_api.catalog import BaseModelSpec, GpuClassSpec
+from halo_api.criterion import CriterionSpec, CriterionStatus
 from halo_api.dataset import DatasetSpec, DatasetStatus
+from halo_api.environment import EnvironmentSpec, EnvironmentStatus
 from halo_api.recipe import RecipeSpec
 from halo_api.report import Outcome, Report
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
@@ -145,9 +147,10 @@ class EnvironmentEntry:
     """An environment revision; `public` where it lies in the operator's own namespace."""
 
     name: str
-    package: str
-    public: bool = False
+    spec: EnvironmentSpec
+    status: EnvironmentStatus = field(default_factory=EnvironmentStatus)
     qualified: Verdict = Verdict()
+    public: bool = False
 
 
 @dataclass(frozen=True)
@@ -155,9 +158,10 @@ class CriterionEntry:
     """A rubric judge's criterion, as it was calibrated."""
 
     name: str
-    unit: Literal["request", "trace"]
+    spec: CriterionSpec
+    status: CriterionStatus = field(default_factory=CriterionStatus)
     calibrated: Verdict = Verdict()
-    drifted: bool = False
+    drifted: Verdict = Verdict()
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def load() -> Mapping[str, RecipeEntry]:
     for name, content in contents().items():
         settings = RecipeSettings.model_validate(yaml.safe_load(content)).to_json()
         digest = digest_of(content)
-        more = {"digest": digest, "retired": name in retired, "successor": retired.get(name)}
+        more = {"name": name, "digest": digest, "retired": name in retired, "successor": retired.get(name)}
         found[name] = RecipeEntry(name, digest, RecipeSpec.model_validate(settings | more))
     return MappingProxyType(found)
 
