@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import signal
@@ -10,21 +11,24 @@ import ssl
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 from aiohttp import web
 
 from halo_api import API_VERSION
-from halo_operator import metrics
-from halo_operator.cluster import Cluster, ClusterError, NotFound, Object, expected
+from halo_operator import admission, metrics, recipe_objects
+from halo_operator.cluster import RESOURCES, Cluster, ClusterError, NotFound, Object, expected
 from halo_operator.events import Recorder
 from halo_operator.gather import Gatherer
 from halo_operator.lease import Lease
 from halo_operator.queue import Key, WorkQueue
+from halo_operator.recipes import RECIPES
 from halo_operator.reconcile import Reconciler
 from halo_operator.release import release_all
 from halo_operator.reports import Reports
-from halo_operator.server import ReportServer, health_application
+from halo_operator.server import ReportServer, application, health_application
 from halo_operator.settings import Settings, SettingsError, load
+from halo_operator.tls import MountedCertificates, OwnCertificates
 from halo_operator.watches import watch
 
 log = logging.getLogger("halo_operator")
@@ -35,6 +39,18 @@ SILENT_SECONDS = 1800.0
 # Every kind is listed once before the watches are ready.
 WATCHES_START_SECONDS = 120.0
 KINDS = ("TrainingJob", "Dataset")
+# What the operator watches or reads.
+REQUIRED = (
+    *KINDS,
+    "Adapter",
+    "Environment",
+    "Criterion",
+    "ModelAlias",
+    "Workspace",
+    "BaseModel",
+    "GpuClass",
+    "Recipe",
+)
 
 
 class JsonFormatter(logging.Formatter):
@@ -76,17 +92,23 @@ async def require_crds(cluster: Cluster) -> None:
         ) from None
     except ClusterError as error:
         raise SystemExit(f"the API server does not answer as it should: {error}") from None
-    missing = {"trainingjobs", "datasets", "adapters", "basemodels", "gpuclasses"} - found
+    missing = {RESOURCES[kind][1] for kind in REQUIRED} - found
     if missing:
         raise SystemExit(
             f"CRDs missing: {', '.join(sorted(missing))}; install them: helm upgrade --set crds.enabled=true"
         )
 
 
-async def relist(cluster: Cluster, queue: WorkQueue, namespaces: tuple[str, ...]) -> None:
-    """Add every object again from time to time: a delete in a watch gap gives no event, and pods may outlive their run."""
+async def relist(cluster: Cluster, queue: WorkQueue, namespaces: tuple[str, ...], early: asyncio.Event) -> None:
+    """Add every object again from time to time: a delete in a watch gap gives no event, and pods may outlive their run.
+
+    `early` asks for it now, as when all live pods must learn of a new CA.
+    """
     while True:
-        await asyncio.sleep(RELIST_SECONDS)
+        await recipe_objects.keep(cluster, RECIPES)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(early.wait(), RELIST_SECONDS)
+        early.clear()
         try:
             for namespace in namespaces or (None,):
                 for kind in KINDS:
@@ -127,6 +149,23 @@ async def serve(app: web.Application, port: int, context: ssl.SSLContext | None 
     return runner
 
 
+async def serve_mounted(webhook: admission.Webhook, settings: Settings) -> None:
+    """Serve the webhook under somebody else's certificate, on a port of its own, as soon as that is there."""
+    mounted = MountedCertificates(Path(settings.webhook_certificate))
+    keeping = asyncio.create_task(mounted.keep())
+    try:
+        await mounted.loaded.wait()
+        runner = await serve(
+            application(web.post(admission.PATH, webhook.answer)), settings.webhook_port, mounted.context
+        )
+        try:
+            await keeping
+        finally:
+            await runner.cleanup()
+    finally:
+        keeping.cancel()
+
+
 async def run(settings: Settings) -> int:
     """Run until asked to stop (0) or until the lease or the API server is lost (1)."""
     cluster = await Cluster.connect()
@@ -138,9 +177,11 @@ async def run(settings: Settings) -> int:
     reports = Reports()
     queue: WorkQueue
     recorder = Recorder(cluster, settings.identity, lambda: queue.new > 0)
-    server = ReportServer(cluster, settings, reports, lambda key: queue.add(key), lambda: lease.held and ready.is_set())
+    server = ReportServer(cluster, reports, lambda key: queue.add(key), lambda: lease.held and ready.is_set())
+    changed_authorities = asyncio.Event()
+    certificates = OwnCertificates(cluster, settings, lambda: lease.held, changed_authorities.set)
     gatherer = Gatherer(cluster, settings.namespace)
-    reconciler = Reconciler(cluster, gatherer, settings, reports, recorder, lambda: server.ca_bundle)
+    reconciler = Reconciler(cluster, gatherer, settings, reports, recorder, lambda: certificates.bundle)
     queue = WorkQueue(reconciler, workers=settings.workers, expected=expected)
     metrics.observe(queue)
     metrics.LEADER.labels("halo-operator").set_function(lambda: float(lease.held))
@@ -158,9 +199,12 @@ async def run(settings: Settings) -> int:
         )
 
     health = await serve(health_application(problem), settings.health_port)
-    context = await server.prepare()
-    reporting = await serve(server.application(), settings.report_port, context)
-    renewing = asyncio.create_task(server.renew(context))
+    webhook = admission.Webhook({"TrainingJob": admission.training_jobs(gatherer.catalog_of, reconciler.environment)})
+    routes = (web.post("/v1/reports", server.take), web.post(admission.PATH, webhook.answer))
+    reporting = await serve(application(*routes), settings.report_port, await certificates.prepare())
+    serving = [asyncio.create_task(certificates.keep())]
+    if settings.webhook_certificate:
+        serving.append(asyncio.create_task(serve_mounted(webhook, settings)))
     stopping = asyncio.create_task(stop.wait())
     acquiring = asyncio.create_task(lease.acquire())
     await asyncio.wait({stopping, acquiring}, return_when=asyncio.FIRST_COMPLETED)
@@ -168,13 +212,14 @@ async def run(settings: Settings) -> int:
     if acquiring.done() and not stop.is_set():
         # From here on every write but the lease's own is refused once the lease is lost.
         cluster.fence = lambda: lease.held
+        certificates.look_now()
         watching = asyncio.create_task(watch(changed, reconciler.waiting_for, settings.watch_namespaces, ready, stop))
         work = [
             asyncio.create_task(lease.keep()),
             asyncio.create_task(queue.run()),
             asyncio.create_task(recorder.run()),
             asyncio.create_task(keep_watching(ready, stop)),
-            asyncio.create_task(relist(cluster, queue, settings.watch_namespaces)),
+            asyncio.create_task(relist(cluster, queue, settings.watch_namespaces, changed_authorities)),
         ]
         done, _ = await asyncio.wait({stopping, watching, *work}, return_when=asyncio.FIRST_COMPLETED)
         for task in done if stopping not in done else ():
@@ -188,7 +233,8 @@ async def run(settings: Settings) -> int:
         await recorder.flush()
         await lease.release()
     acquiring.cancel()
-    renewing.cancel()
+    for task in serving:
+        task.cancel()
     await reporting.cleanup()
     await health.cleanup()
     await cluster.close()

@@ -9,6 +9,8 @@ from halo_operator.queue import Key, WorkQueue
 RECONCILES = Counter("controller_runtime_reconcile", "Reconciles", ["controller", "result"])
 SECONDS = Histogram("controller_runtime_reconcile_time_seconds", "Seconds a reconcile took", ["controller"])
 DEPTH = Gauge("workqueue_depth", "Keys waiting for a worker", ["name"])
+ADMISSIONS = Counter("halo_admission_reviews", "Reviews that the webhook was asked for", ["kind", "result"])
+ADMISSION_SECONDS = Histogram("halo_admission_review_seconds", "Seconds until the webhook answered")
 LEADER = Gauge("leader_election_master_status", "1 while this replica leads", ["name"])
 
 

@@ -125,7 +125,7 @@ class Reconciler:
         catalog = await self._catalog(key, spec) if fresh else Catalog()
         if not fresh and not over and any(p.ended for p in views):
             catalog = Catalog(adapter=await self._adapter(key))
-        world = RunWorld(meta, spec, status, views, self._environment(), catalog, self._reports.latest(meta.uid))
+        world = RunWorld(meta, spec, status, views, self.environment(), catalog, self._reports.latest(meta.uid))
         plan = plan_run(world, self._now())
         try:
             written = await self._apply(body, plan, pods)
@@ -154,7 +154,7 @@ class Reconciler:
         found = await self._cluster.list_all("BaseModel")
         bases = {b["metadata"]["name"]: BaseModelSpec.model_validate(b["spec"]) for b in found}
         world = DatasetWorld(
-            meta_of(body), spec, status, all_of(pods, self._now()), self._environment(), bases, tuple(bases)
+            meta_of(body), spec, status, all_of(pods, self._now()), self.environment(), bases, tuple(bases)
         )
         plan = plan_dataset(world, self._now())
         try:
@@ -198,7 +198,8 @@ class Reconciler:
         body = await self._cluster.get("Adapter", key.namespace, key.name)
         return adapter_entry(body) if body else None
 
-    def _environment(self) -> Environment:
+    def environment(self) -> Environment:
+        """Return what this installation decides."""
         return Environment(
             trainer_image=self._settings.trainer_image,
             image_pull_policy=self._settings.trainer_image_pull_policy,

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
+from urllib.parse import urlsplit
 
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
@@ -31,6 +32,20 @@ class Settings:
     watch_namespaces: tuple[str, ...] = ()
     health_port: int = 8080
     report_port: int = 8443
+    # Whose caBundle the operator keeps; empty where the webhook is off or somebody else keeps it.
+    webhook_configuration: str = ""
+    # Where the API server finds the webhook if not by the Service: the certificate must name that host.
+    webhook_url: str = ""
+    # Where somebody else's certificate for the webhook lies; it is then served on a port of its own.
+    webhook_certificate: str = ""
+    webhook_port: int = 9443
+    ca_notice_seconds: int = 300
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names that the operator's own certificate is for."""
+        host = urlsplit(self.webhook_url).hostname
+        return (self.report_host, host) if host else (self.report_host,)
 
     @property
     def report_host(self) -> str:
@@ -62,6 +77,11 @@ def load(environment: Mapping[str, str] = os.environ) -> Settings:
         ),
         health_port=_positive(environment, "HALO_HEALTH_PORT", 8080),
         report_port=_positive(environment, "HALO_REPORT_PORT", 8443),
+        webhook_configuration=environment.get("HALO_WEBHOOK_CONFIGURATION", ""),
+        webhook_url=environment.get("HALO_WEBHOOK_URL", ""),
+        webhook_certificate=environment.get("HALO_WEBHOOK_CERTIFICATE", ""),
+        webhook_port=_positive(environment, "HALO_WEBHOOK_PORT", 9443),
+        ca_notice_seconds=_positive(environment, "HALO_CA_NOTICE_SECONDS", 300),
     )
 
 
