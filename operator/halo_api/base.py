@@ -18,17 +18,22 @@ class ApiModel(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def cel(*rules: dict[str, str]) -> dict[str, Any]:
+def cel(*rules: dict[str, Any]) -> dict[str, Any]:
     """Attach CEL validation rules (`x-kubernetes-validations`) to a model or a field."""
     return {"x-kubernetes-validations": list(rules)}
 
 
-def rule(expression: str, message: str, field: str | None = None) -> dict[str, str]:
+def rule(expression: str, message: str, field: str | None = None) -> dict[str, Any]:
     """Build one CEL rule; `message` is itself a CEL string expression, so that it can name what was found.
 
     `field` is the JSON path that the API server names in its answer.
     """
     return {"rule": expression, "messageExpression": message} | ({"fieldPath": field} if field else {})
+
+
+def at_creation(expression: str, message: str, field: str | None = None) -> dict[str, Any]:
+    """Build a rule over immutable fields: it holds a new object, and never a stored one that an older rule allowed."""
+    return rule(f"oldSelf.hasValue() || ({expression})", message, field) | {"optionalOldSelf": True}
 
 
 IMMUTABLE = rule(
@@ -51,6 +56,18 @@ VolumeUri = Annotated[
         max_length=512,
         pattern=r"^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_][-A-Za-z0-9._]*)+$",
         description="A path on a PersistentVolumeClaim of the run's namespace, written pvc://CLAIM/PATH.",
+    ),
+]
+
+WeightsUri = Annotated[
+    str,
+    Field(
+        min_length=8,
+        max_length=512,
+        pattern=r"^(pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_][-A-Za-z0-9._]*)+"
+        r"|hostPath:///[A-Za-z0-9_][-A-Za-z0-9._]*(/[A-Za-z0-9_][-A-Za-z0-9._]*)*"
+        r"|(s3|oci|hf)://[A-Za-z0-9][-A-Za-z0-9._]*(:[0-9]+)?(/[A-Za-z0-9_][-A-Za-z0-9._:@]*)+)$",
+        description="Where a base model's weights lie: pvc://CLAIM/PATH, hostPath:///PATH, s3://BUCKET/PATH, oci://HOST/NAME or hf://OWNER/NAME.",
     ),
 ]
 

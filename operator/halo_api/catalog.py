@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from halo_api.base import ApiModel, ShortText, VolumeUri
+from halo_api.base import ApiModel, ShortText, WeightsUri, cel, mapped_list, rule
+
+RecipeName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9_]+$")]
+
+
+class ChatTemplate(ApiModel):
+    """What the base's chat template can do."""
+
+    thinking: Annotated[
+        bool, Field(description="thinking says that answers can carry a reasoning part, which mode reasoning needs.")
+    ] = False
+    preserve: Annotated[
+        bool, Field(description="preserve says that the reasoning of earlier turns stays in the prompt of later ones.")
+    ] = False
+
+
+def size(what: str, most: int, example: int) -> Any:
+    """Build a field of a model's shape."""
+    return Field(ge=1, le=most, description=what, examples=[example])
+
+
+class Shape(ApiModel):
+    """The base's sizes, of which an estimate is computed; unset, they are guessed from parametersB."""
+
+    layers: Annotated[int, size("layers is the number of transformer blocks.", 1000, 36)]
+    heads: Annotated[int, size("heads is the number of attention heads of a layer.", 1024, 32)]
+    kv_heads: Annotated[int, size("kvHeads is the number of key-value heads of a layer.", 1024, 8)]
+    head_dim: Annotated[int, size("headDim is the size of a head.", 4096, 128)]
+    hidden: Annotated[int, size("hidden is the size of the residual stream.", 1000000, 4096)]
+    vocabulary: Annotated[int, size("vocabulary is the number of tokens.", 10000000, 151936)]
 
 
 class BaseModelSpec(ApiModel):
     """A base model: where its weights lie, which revision, and what it can train."""
 
     source: Annotated[
-        VolumeUri,
+        WeightsUri,
         Field(
-            description="source is where the weights and tokenizer lie: pvc://CLAIM/PATH, a claim of the run's namespace."
+            description="source is where the weights and tokenizer lie: pvc://CLAIM/PATH, a claim of the run's namespace; hostPath:///PATH, s3://BUCKET/PATH, oci://HOST/NAME and hf://OWNER/NAME can be catalogued, not trained yet.",
+            examples=["pvc://halo-models/qwen3-8b"],
         ),
     ]
     revision: Annotated[
@@ -25,10 +55,12 @@ class BaseModelSpec(ApiModel):
             max_length=128,
             pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:]*$",
             description="revision pins the exact weights: a commit or a digest. Adapters record it.",
+            examples=["b968826d9c46dd6066d109eabc6255188de91218"],
         ),
     ]
     parameters_b: Annotated[
-        float, Field(gt=0, le=10000, description="parametersB is the number of parameters, in billions.")
+        float,
+        Field(gt=0, le=10000, description="parametersB is the number of parameters, in billions.", examples=[8.2]),
     ]
     active_parameters_b: Annotated[
         float | None,
@@ -36,7 +68,8 @@ class BaseModelSpec(ApiModel):
             default=None,
             gt=0,
             le=10000,
-            description="activeParametersB is the number used per token, in billions, of a mixture of experts.",
+            description="activeParametersB is the number used per token, in billions, of a mixture of experts; unset: parametersB.",
+            examples=[3],
         ),
     ]
     moe: Annotated[bool, Field(description="moe is true for a mixture of experts.")] = False
@@ -45,7 +78,13 @@ class BaseModelSpec(ApiModel):
         Field(description="attention is full, or hybrid where some layers keep a recurrent state."),
     ] = "full"
     context_length: Annotated[
-        int, Field(ge=128, le=16777216, description="contextLength is the longest row the base can see, in tokens.")
+        int,
+        Field(
+            ge=128,
+            le=16777216,
+            description="contextLength is the longest row the base can see, in tokens.",
+            examples=[40960],
+        ),
     ]
     dtype: Annotated[
         Literal["bf16", "fp32"],
@@ -55,16 +94,49 @@ class BaseModelSpec(ApiModel):
     ] = "bf16"
     gpus: Annotated[
         int,
-        Field(ge=1, le=8, description="gpus is how many GPUs one rollout server of this base needs (tensor parallel)."),
+        Field(
+            ge=1,
+            le=8,
+            description="gpus is how many GPUs one rollout server of this base needs (tensor parallel).",
+            examples=[2],
+        ),
     ] = 1
     offers: Annotated[
         list[Literal["lora_trl", "halo_rlvr", "halo_rft", "grpo"]],
         Field(
             min_length=1,
             max_length=4,
-            description="offers lists what the base can train.",
+            description="offers lists what the base can train: lora_trl, halo_rlvr, halo_rft of TrainingJobs, and grpo, of GrpoRuns.",
+            examples=[["lora_trl", "halo_rlvr"]],
             json_schema_extra={"x-kubernetes-list-type": "set"},
         ),
+    ]
+    methods: Annotated[
+        list[Literal["sft", "dpo"]],
+        Field(
+            min_length=1,
+            max_length=2,
+            description="methods that lora_trl trains on this base; unset: sft and dpo.",
+            examples=[["sft"]],
+            json_schema_extra={"x-kubernetes-list-type": "set"},
+        ),
+    ] = ["sft", "dpo"]
+    recipes: Annotated[
+        list[RecipeName] | None,
+        Field(
+            default=None,
+            min_length=1,
+            max_length=64,
+            description="recipes are the only ones that train this base, by halo_rlvr and halo_rft; unset: every one whose own needs it meets.",
+            examples=[["sql_v4_dapo_r3_122b"]],
+            json_schema_extra={"x-kubernetes-list-type": "set"},
+        ),
+    ]
+    chat_template: Annotated[
+        ChatTemplate, Field(description="chatTemplate says what the base's chat template can do.")
+    ] = Field(default_factory=ChatTemplate)
+    shape: Annotated[
+        Shape | None, Field(default=None, description="shape is the base's sizes; unset: guessed from parametersB.")
     ]
     default_trainer: Annotated[
         Literal["Halo", "TRL"], Field(description="defaultTrainer trains a job that names no spec.lora.trainer.")
@@ -105,8 +177,46 @@ class Resources(ApiModel):
     ] = "64Gi"
 
 
+class Price(ApiModel):
+    """What an hour of one GPU costs in a region."""
+
+    region: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=63,
+            pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+            description="region that the price holds in.",
+            examples=["eu-west-1"],
+        ),
+    ]
+    usd_per_hour: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=10000,
+            description="usdPerHour is the price of one GPU for an hour, in USD, before the markup.",
+            examples=[2.5],
+        ),
+    ]
+    markup: Annotated[
+        float, Field(ge=1, le=100, description="markup that the price is multiplied by.", examples=[1.2])
+    ] = 1.0
+    active: Annotated[bool, Field(description="active false keeps the price and lets no new run use it.")] = True
+
+
 class GpuClassSpec(ApiModel):
     """A GPU type: how pods reach its nodes, and what it is worth."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            rule(
+                "!self.byo || !has(self.prices) || self.prices.size() == 0",
+                "'must be empty on a class of your own compute (byo: true), whose hours are not billed, found %d; remove them or set byo: false'.format([self.prices.size()])",
+                ".prices",
+            )
+        )
+    )
 
     node_selector: Annotated[
         dict[str, Annotated[str, Field(max_length=63)]],
@@ -116,15 +226,74 @@ class GpuClassSpec(ApiModel):
         list[Toleration], Field(max_length=16, description="tolerations are the taints of those nodes.")
     ] = Field(default_factory=list)
     resource_name: Annotated[
-        str, Field(max_length=253, description="resourceName is the extended resource that counts the GPUs.")
+        str,
+        Field(
+            min_length=1,
+            max_length=253,
+            description="resourceName is the extended resource that counts the GPUs.",
+            examples=["nvidia.com/gpu"],
+        ),
     ] = "nvidia.com/gpu"
     memory_gi_b: Annotated[
-        int, Field(alias="memoryGiB", ge=1, le=4096, description="memoryGiB is the memory of one GPU.")
+        int,
+        Field(
+            alias="memoryGiB", ge=1, le=4096, description="memoryGiB is the memory of one GPU, in GiB.", examples=[80]
+        ),
     ]
-    per_node: Annotated[int, Field(ge=1, le=128, description="perNode is how many GPUs one node has.")] = 8
+    per_node: Annotated[
+        int, Field(ge=1, le=128, description="perNode is how many GPUs one node has.", examples=[8])
+    ] = 8
     h100_equivalent: Annotated[
-        float, Field(gt=0, le=1000, description="h100Equivalent says how many H100s one of these is worth.")
+        float,
+        Field(
+            gt=0,
+            le=1000,
+            description="h100Equivalent says how many H100s one of these is worth: its hours count that much.",
+            examples=[1.4],
+        ),
     ] = 1.0
+    peak_tflops: Annotated[
+        float | None,
+        Field(
+            default=None,
+            gt=0,
+            le=1000000,
+            description="peakTflops is the dense bf16 peak of one GPU, in TFLOP/s, of which an estimate is computed; unset: h100Equivalent times an H100's.",
+            examples=[989],
+        ),
+    ]
+    bandwidth_t_bs: Annotated[
+        float | None,
+        Field(
+            alias="bandwidthTBs",
+            default=None,
+            gt=0,
+            le=10000,
+            description="bandwidthTBs is the memory bandwidth of one GPU, in TB/s; unset: h100Equivalent times an H100's.",
+            examples=[3.35],
+        ),
+    ]
+    prices: Annotated[
+        list[Price],
+        Field(
+            max_length=64,
+            description="prices of an hour, one a region; none: nothing is quoted in USD.",
+            json_schema_extra=mapped_list("region"),
+        ),
+    ] = Field(default_factory=list)
+    byo: Annotated[
+        bool, Field(description="byo marks a customer's own compute: GPU time is metered and capped, never billed.")
+    ] = False
+    topology_key: Annotated[
+        str | None,
+        Field(
+            default=None,
+            min_length=1,
+            max_length=316,
+            description="topologyKey is the node label whose value the nodes of one fast fabric share, such as an NVLink domain; unset: the node itself.",
+            examples=["nvidia.com/gpu.clique"],
+        ),
+    ]
     per_gpu: Annotated[
         Resources, Field(description="perGpu is the CPU and memory that come with each GPU of a pod.")
     ] = Field(default_factory=Resources)
@@ -143,6 +312,7 @@ class BaseModel(ApiModel):
                     ["Parameters", "number", ".spec.parametersB", 0],
                     ["Context", "integer", ".spec.contextLength", 0],
                     ["Offers", "string", ".spec.offers", 0],
+                    ["GPUs", "integer", ".spec.gpus", 0],
                     ["Age", "date", ".metadata.creationTimestamp", 0],
                     ["Source", "string", ".spec.source", 1],
                     ["Revision", "string", ".spec.revision", 1],
@@ -161,12 +331,14 @@ class GpuClass(ApiModel):
         json_schema_extra={
             "x-halo-crd": {
                 "plural": "gpuclasses",
-                "shortNames": [],
+                "shortNames": ["gc"],
                 "scope": "Cluster",
                 "columns": [
                     ["Memory", "integer", ".spec.memoryGiB", 0],
                     ["PerNode", "integer", ".spec.perNode", 0],
                     ["H100", "number", ".spec.h100Equivalent", 0],
+                    ["USD/H", "string", ".spec.prices[*].usdPerHour", 0],
+                    ["Byo", "boolean", ".spec.byo", 1],
                     ["Age", "date", ".metadata.creationTimestamp", 0],
                 ],
             }

@@ -26,18 +26,25 @@ class DatasetSpec(ApiModel):
     )
 
     kind: Annotated[
-        Literal["chat"], Field(description="kind of rows: chat, one JSON object a line with a list of messages.")
+        Literal["chat", "preference", "tasks", "traffic", "candidates"],
+        Field(
+            description="kind of rows, one JSON object a line: chat, a list of messages (lora_trl sft); preference, a chosen and a rejected answer (dpo); tasks, of an environment (halo_rlvr, halo_rft); traffic and candidates, logged requests of GrpoRuns. Only chat is inspected yet."
+        ),
     ]
     source: Annotated[
         VolumeUri,
-        Field(description="source is the JSONL file, written pvc://CLAIM/PATH, on a claim of this namespace."),
+        Field(
+            description="source is the JSONL file, written pvc://CLAIM/PATH, on a claim of this namespace.",
+            examples=["pvc://halo-data/tickets.jsonl"],
+        ),
     ]
     base_models: Annotated[
         list[Name],
         Field(
             min_length=1,
             max_length=8,
-            description="baseModels are the bases whose tokenizer and chat template count the rows.",
+            description="baseModels are the bases whose tokenizer and chat template count the rows; may only grow.",
+            examples=[["qwen3-8b"]],
             json_schema_extra={"x-kubernetes-list-type": "set"},
         ),
     ]

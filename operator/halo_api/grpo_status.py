@@ -9,7 +9,7 @@ from pydantic import Field
 from halo_api.amounts import Amount
 from halo_api.base import ApiModel, ShortText, Text, Time, mapped_list
 from halo_api.conditions import Condition
-from halo_api.training_job import AdapterRef, AttemptRecord, Checkpoint, Progress
+from halo_api.run_status import AdapterRef, AttemptRecord, Checkpoint, Progress
 
 
 class Clamp(ApiModel):
@@ -70,6 +70,9 @@ class FrozenGrpo(ApiModel):
     episode_steps: Annotated[
         int | None,
         Field(default=None, description="episodeSteps is environment.maxSteps; absent without an environment."),
+    ]
+    allow_side_effects: Annotated[
+        bool, Field(description="allowSideEffects says whether tools that are not declared read-only may be called.")
     ]
     clamped: Annotated[
         list[Clamp],

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from halo_api.base import ApiModel, Sha256, VolumeUri
 from halo_api.report import Deadline
-from halo_api.training_job import LoraSpec
+from halo_api.run_status import FrozenLora
 
 # Where the operator mounts things in every pod of a run.
 RUN_ANNOTATION = "halo.training/run-file"
@@ -83,7 +83,7 @@ class TrainPlan(ApiModel):
     batch: int
     save_steps: int
     seed: int
-    lora: LoraSpec
+    lora: FrozenLora
     output: Annotated[VolumeUri, Field(description="The attempt's own folder; an attempt writes nowhere else.")]
     resume: ResumeFrom | None = None
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trainer_support import colour_rows
 
 from halo_api.run_file import BaseRef
-from halo_api.training_job import LoraSpec
+from halo_api.run_status import FrozenLora
 from halo_trainer.data.batches import micro_batches, rank_share, step_rows
 from halo_trainer.data.collate import collate, trained_tokens
 from halo_trainer.data.load import load_template
@@ -80,7 +80,7 @@ def step(tiny_base: Path) -> tuple[object, list[TokenRow]]:
     """A model whose adapter is not the identity, and the rows of a step."""
     template = load_template(BASE, tiny_base)
     rows = [template.token_row(chat_row(i, row)) for i, row in enumerate(colour_rows(8))]
-    model = attach_lora(load_base(BASE, tiny_base), LoraSpec(dataset="chat", rank=4, alpha=8), 0)
+    model = attach_lora(load_base(BASE, tiny_base), FrozenLora(dataset="chat", rank=4, alpha=8), 0)
     torch.manual_seed(1)
     for parameter in trained_parameters(model).values():
         torch.nn.init.normal_(parameter, std=0.3)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef
-from halo_api.training_job import LINEAR_LAYERS, LoraSpec
+from halo_api.run_status import FrozenLora
+from halo_api.training_methods import LINEAR_LAYERS
 from halo_trainer.data.collate import MicroBatch
 from halo_trainer.data.load import base_folder
 from halo_trainer.failures import RunFailure
@@ -54,7 +55,7 @@ def load_base(base: BaseRef, path: Path) -> Any:
         ) from error
 
 
-def attach_lora(model: Any, lora: LoraSpec, seed: int) -> Any:
+def attach_lora(model: Any, lora: FrozenLora, seed: int) -> Any:
     """Add a LoRA of fp32 weights, initialised from the seed; on the CPU, so that every device starts from the same bytes."""
     from peft import LoraConfig, get_peft_model
 

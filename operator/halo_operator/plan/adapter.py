@@ -5,12 +5,14 @@ from __future__ import annotations
 from halo_api import API_VERSION
 from halo_api.adapter import AdapterBase, AdapterSpec, TrainedBy
 from halo_api.report import AdapterReport
-from halo_api.training_job import Frozen
+from halo_api.run_status import Frozen
 from halo_operator.plan.world import Meta, Object
 
 
 def adapter(meta: Meta, frozen: Frozen, made: AdapterReport) -> Object:
     """Return the Adapter of the run's name. It has no owner: it outlives the run that made it."""
+    if frozen.lora is None:
+        raise ValueError("only base lora_trl publishes an adapter")
     spec = AdapterSpec(
         base=AdapterBase(name=frozen.base.name, revision=frozen.base.revision),
         rank=frozen.lora.rank or 1,

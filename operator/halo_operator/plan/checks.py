@@ -182,7 +182,7 @@ def rows_fit_the_base(world: RunWorld) -> Refusal | None:
             f"spec.lora.maxLength: found {lora.max_length}, more than {base.name}'s context of {context} tokens; lower it",
         )
     limit = lora.max_length or context
-    if lora.overlength != "refuse" or found.longest_row <= limit:
+    if (lora.overlength or "refuse") != "refuse" or found.longest_row <= limit:
         return None
     return Refusal(
         Reason.ROW_TOO_LONG,

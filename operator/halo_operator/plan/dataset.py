@@ -30,6 +30,9 @@ def plan_dataset(world: DatasetWorld, now: datetime) -> DatasetPlan:
     delete: list[PodRef] = list(strays)
     problems: list[tuple[Reason, str]] = []
     waits: list[tuple[Reason, str]] = []
+    if world.spec.kind != "chat":
+        words = f"spec.kind: found {world.spec.kind}, which this version does not inspect yet; only chat is"
+        return settle(world, status, [], [*delete, *alive(mine)], [], [(Reason.NOT_YET_AVAILABLE, words)], now)
     for name in world.spec.base_models:
         revision = revision_of(world, name)
         # What another revision's tokenizer counts is no count of this one's.
@@ -67,6 +70,9 @@ def inspect(world: DatasetWorld, name: str, views: list[PodView], status: Datase
     if base is None:
         words = f"spec.baseModels: found {name!r}, which is not in the catalog (kubectl get basemodels); {listed(name, world.base_names)}"
         return Step(status, problem=(Reason.UNKNOWN_BASE_MODEL, words), delete=alive(views))
+    if not base.source.startswith("pvc://"):
+        words = f"spec.baseModels: the weights of {name} lie at {base.source}, which this version can't read yet; put them on a claim"
+        return Step(status, wait=(Reason.NOT_YET_AVAILABLE, words), delete=alive(views))
     reading = (Reason.INSPECTING, f"reading it with the tokenizer of {name}")
     if not views:
         return Step(status, create=(pods.inspect_pod(world, name, base, 1),), wait=reading)

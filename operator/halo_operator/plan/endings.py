@@ -7,7 +7,8 @@ from datetime import datetime
 
 from halo_api.conditions import ConditionType, Reason
 from halo_api.report import Outcome
-from halo_api.training_job import AdapterRef, Frozen, TrainingJobStatus
+from halo_api.run_status import AdapterRef, Frozen
+from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan import conditions, progress
 from halo_operator.plan.adapter import adapter
 from halo_operator.plan.attempts import Attempt, attempt_of

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from halo_api.training_job import Frozen, FrozenBase, FrozenDataset, FrozenGpu, LoraSpec
+from halo_api.run_status import Frozen, FrozenBase, FrozenDataset, FrozenGpu, FrozenLora
+from halo_api.training_methods import LoraSpec
 from halo_operator.plan.checks import inspection_of
 from halo_operator.plan.world import RunWorld
 
 DEFAULT_RANK = 16
 DEFAULT_ALPHA = 32.0
-DEFAULT_LEARNING_RATE = 2e-4
+DEFAULT_LEARNING_RATE = {"sft": 2e-4, "dpo": 5e-6}
+DEFAULT_BETA = 0.1
 DEFAULT_MICRO_BATCH = 1
 
 
@@ -49,15 +51,17 @@ def freeze(world: RunWorld) -> Frozen:
     )
 
 
-def resolved(lora: LoraSpec, default_trainer: str, context_length: int) -> LoraSpec:
+def resolved(lora: LoraSpec, default_trainer: str, context_length: int) -> FrozenLora:
     """Return the LoRA settings with nothing left unset but targetModules, whose unset value means every linear layer."""
-    return lora.model_copy(
-        update={
-            "trainer": lora.trainer or default_trainer,
-            "rank": lora.rank or DEFAULT_RANK,
-            "alpha": lora.alpha or DEFAULT_ALPHA,
-            "learning_rate": lora.learning_rate or DEFAULT_LEARNING_RATE,
-            "max_length": lora.max_length or context_length,
-            "micro_batch": lora.micro_batch or DEFAULT_MICRO_BATCH,
-        }
-    )
+    asked = lora.to_json()
+    method = lora.method or "sft"
+    defaults = {
+        "trainer": default_trainer,
+        "method": method,
+        "rank": DEFAULT_RANK,
+        "alpha": DEFAULT_ALPHA,
+        "learningRate": DEFAULT_LEARNING_RATE[method],
+        "maxLength": context_length,
+        "microBatch": DEFAULT_MICRO_BATCH,
+    } | ({"beta": DEFAULT_BETA} if method == "dpo" else {})
+    return FrozenLora.model_validate(defaults | asked)

@@ -27,6 +27,7 @@ def state(world: RunWorld, status: TrainingJobStatus, facts: Facts, now: datetim
         update={
             "conditions": conditions.update(status.conditions, facts, generation, now, conditions.RUN_TYPES),
             "observed_generation": generation,
+            "method": world.spec.method,
         }
     )
     old = world.status

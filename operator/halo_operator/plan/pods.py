@@ -28,7 +28,8 @@ from halo_api.run_file import (
     claim_of,
     digest_of,
 )
-from halo_api.training_job import Frozen, Topology, TrainingJobSpec
+from halo_api.run_status import Frozen, Topology
+from halo_api.training_job import TrainingJobSpec
 from halo_operator.plan import names
 from halo_operator.plan.world import DatasetWorld, Environment, Meta, Object
 
@@ -52,6 +53,9 @@ def trainer_pods(
     env: Environment,
 ) -> tuple[Object, ...]:
     """Return the pods of one attempt, one a node."""
+    if frozen.dataset is None:
+        raise ValueError("only runs on a data set have trainer pods")
+    read = (claim_of(frozen.base.source), claim_of(frozen.dataset.source))
     return tuple(
         pod(
             meta,
@@ -63,7 +67,7 @@ def trainer_pods(
             env=env,
             image=frozen.image,
             pull_policy=frozen.image_pull_policy,
-            read=(claim_of(frozen.base.source), claim_of(frozen.dataset.source)),
+            read=read,
             write=(frozen.artifacts_claim,),
             resources=trainer_resources(frozen, layout.gpus_per_node),
             placement={
@@ -88,6 +92,8 @@ def train_file(
     env: Environment,
 ) -> RunFile:
     """Return the run file of one trainer pod."""
+    if frozen.dataset is None or frozen.lora is None:
+        raise ValueError("only base lora_trl has a trainer")
     service = names.rendezvous_service(meta.name, meta.uid)
     first = f"{names.host_name(0, attempt)}.{service}.{meta.namespace}.svc:{RENDEZVOUS_PORT}"
     return RunFile(
@@ -130,7 +136,7 @@ def inspect_pod(world: DatasetWorld, base_name: str, base: BaseModelSpec, attemp
             dtype=base.dtype,
             context_length=base.context_length,
         ),
-        data=DataRef(name=meta.name, kind=spec.kind, source=spec.source),
+        data=DataRef(name=meta.name, kind="chat", source=spec.source),
         reporting=None,
         grace_seconds=5.0,
     )

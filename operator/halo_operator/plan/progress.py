@@ -9,7 +9,8 @@ from typing import Any
 
 from halo_api.report import CheckpointReport, Report
 from halo_api.run_file import ResumeFrom
-from halo_api.training_job import AttemptRecord, Checkpoint, Progress, TrainingJobStatus
+from halo_api.run_status import AttemptRecord, Checkpoint, Progress
+from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan.attempts import Attempt
 from halo_operator.plan.conditions import stamp
 from halo_operator.plan.pod_view import parse_time

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from halo_api.conditions import ConditionType, Reason, condition_of, is_true
 from halo_api.report import Outcome
-from halo_api.training_job import Frozen, Topology, TrainingJobStatus
+from halo_api.run_status import Frozen, Topology
+from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan import conditions, pods, progress
 from halo_operator.plan.attempts import Attempt, attempt_of
 from halo_operator.plan.checks import Refusal, first_refusal
@@ -63,7 +64,7 @@ def admit(world: RunWorld, now: datetime) -> RunPlan:
         T.ACCEPTED: (
             "True",
             Reason.CHECKS_PASSED,
-            f"{frozen.dataset.rows} rows, {layout.nodes} x {layout.gpus_per_node} {frozen.gpu.type}",
+            f"{frozen.dataset.rows if frozen.dataset else 0} rows, {layout.nodes} x {layout.gpus_per_node} {frozen.gpu.type}",
         )
     }
     if world.spec.suspend:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from halo_api.training_job import Topology
+from halo_api.run_status import Topology
 
 
 def topology(gpus: int, per_node: int) -> Topology:

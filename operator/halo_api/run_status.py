@@ -1,0 +1,220 @@
+"""What a run's status is made of, whatever the kind of run: what was frozen, quoted, held and used, and how far it is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from halo_api.amounts import Amount
+from halo_api.base import ApiModel, Name, Sha256, ShortText, Text, Time, VolumeUri
+from halo_api.catalog import Resources, Toleration
+from halo_api.training_methods import RftSpec, RlvrSpec, TargetModule
+
+
+class FrozenLora(ApiModel):
+    """LoRA settings with every default resolved; unset targetModules mean every linear layer but the output head."""
+
+    trainer: Annotated[Literal["Halo", "TRL"] | None, Field(default=None, description="trainer that trains the run.")]
+    method: Annotated[Literal["sft", "dpo"], Field(description="method is sft or dpo.")] = "sft"
+    dataset: Annotated[Name, Field(description="dataset names the Dataset.")]
+    rank: Annotated[int | None, Field(default=None, description="rank of the LoRA.")]
+    alpha: Annotated[float | None, Field(default=None, description="alpha scales the adapter by alpha/rank.")]
+    dropout: Annotated[float, Field(description="dropout of the LoRA.")] = 0.0
+    target_modules: Annotated[
+        list[TargetModule] | None,
+        Field(default=None, max_length=64, description="targetModules that get an adapter; unset: every linear layer."),
+    ]
+    learning_rate: Annotated[float | None, Field(default=None, description="learningRate at its peak.")]
+    warmup_steps: Annotated[int, Field(description="warmupSteps until the peak.")] = 0
+    schedule: Annotated[Literal["cosine", "linear", "constant"], Field(description="schedule after the warm-up.")] = (
+        "cosine"
+    )
+    weight_decay: Annotated[float, Field(description="weightDecay of AdamW.")] = 0.0
+    max_grad_norm: Annotated[float, Field(description="maxGradNorm clips the gradient of each step.")] = 1.0
+    max_length: Annotated[int | None, Field(default=None, description="maxLength of a row, in tokens.")]
+    overlength: Annotated[
+        Literal["refuse", "drop", "truncate"], Field(description="overlength says what happens to longer rows.")
+    ] = "refuse"
+    micro_batch: Annotated[int | None, Field(default=None, description="microBatch is the rows per forward pass.")]
+    beta: Annotated[float | None, Field(default=None, description="beta of dpo.")]
+    bundle: Annotated[int | None, Field(default=None, description="bundle is the most steps of an agent run a row.")]
+
+
+class FrozenParent(ApiModel):
+    """The adapter that the run continues."""
+
+    name: Annotated[Name, Field(description="name of the Adapter.")]
+    uri: Annotated[VolumeUri, Field(description="uri of its folder.")]
+    digest: Annotated[Sha256, Field(description="digest over its files; the trainer refuses others.")]
+
+
+class FrozenRecipe(ApiModel):
+    """The recipe as its file was."""
+
+    name: Annotated[Name, Field(description="name of the Recipe.")]
+    digest: Annotated[Sha256, Field(description="digest is the SHA-256 of text.")]
+    text: Annotated[Text, Field(description="text of the file: every setting that decides what trains.")]
+
+
+class FrozenBase(ApiModel):
+    """The catalog entry as it was at admission."""
+
+    name: Annotated[Name, Field(description="name of the BaseModel.")]
+    source: Annotated[VolumeUri, Field(description="source of its weights.")]
+    revision: Annotated[ShortText, Field(description="revision of its weights.")]
+    dtype: Annotated[Literal["bf16", "fp32"], Field(description="dtype of the frozen base.")]
+    context_length: Annotated[int, Field(description="contextLength, in tokens.")]
+
+
+class FrozenDataset(ApiModel):
+    """The data set as it was inspected."""
+
+    name: Annotated[Name, Field(description="name of the Dataset.")]
+    source: Annotated[VolumeUri, Field(description="source of its file.")]
+    sha256: Annotated[Sha256, Field(description="sha256 of the file; the trainer refuses another.")]
+    rows: Annotated[int, Field(description="rows in it.")]
+    longest_row: Annotated[int, Field(description="longestRow, in tokens of the base.")]
+
+
+class FrozenGpu(ApiModel):
+    """How pods ask for their GPUs."""
+
+    type: Annotated[Name, Field(description="type is the GpuClass.")]
+    resource_name: Annotated[ShortText, Field(description="resourceName in the pods.")]
+    node_selector: Annotated[
+        dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=16, description="nodeSelector of the pods.")
+    ]
+    tolerations: Annotated[list[Toleration], Field(max_length=16, description="tolerations of the pods.")]
+    per_gpu: Annotated[Resources, Field(description="perGpu is the CPU and memory per GPU.")]
+    h100_equivalent: Annotated[float, Field(description="h100Equivalent of one GPU.")]
+
+
+class Frozen(ApiModel):
+    """What admission froze: an upgrade or a changed catalog never touches a run that was accepted."""
+
+    base: Annotated[FrozenBase, Field(description="base is the base model.")]
+    dataset: Annotated[
+        FrozenDataset | None,
+        Field(default=None, description="dataset is the inspected data set; unset where an environment has the tasks."),
+    ]
+    gpu: Annotated[FrozenGpu, Field(description="gpu is the GPU class.")]
+    lora: Annotated[
+        FrozenLora | None, Field(default=None, description="lora with every default resolved, of base lora_trl.")
+    ]
+    rlvr: Annotated[RlvrSpec | None, Field(default=None, description="rlvr with rolloutGpus resolved.")]
+    rft: Annotated[RftSpec | None, Field(default=None, description="rft as asked.")]
+    recipe: Annotated[FrozenRecipe | None, Field(default=None, description="recipe of rlvr or rft.")]
+    parent: Annotated[FrozenParent | None, Field(default=None, description="parent that the run continues.")]
+    image: Annotated[str, Field(max_length=512, description="image of the trainer pods.")]
+    image_pull_policy: Annotated[
+        Literal["Always", "IfNotPresent", "Never"], Field(description="imagePullPolicy of the trainer pods.")
+    ]
+    artifacts_claim: Annotated[Name, Field(description="artifactsClaim holds checkpoints and adapters.")]
+    operator_version: Annotated[ShortText, Field(description="operatorVersion that accepted the run.")]
+
+
+class RolloutServer(ApiModel):
+    """One rollout server of a run."""
+
+    server: Annotated[int, Field(description="server counts from 0.")]
+    gpus: Annotated[int, Field(description="gpus it serves on.")]
+
+
+class Topology(ApiModel):
+    """How the GPUs are laid out."""
+
+    nodes: Annotated[int, Field(description="nodes is the number of trainer pods.")]
+    gpus_per_node: Annotated[int, Field(description="gpusPerNode is the number of GPUs of each.")]
+    trainer_gpus: Annotated[
+        int | None, Field(default=None, description="trainerGpus is the number of GPUs that train.")
+    ]
+    context_parallel: Annotated[
+        int | None, Field(default=None, description="contextParallel is how many GPUs a long row is split over.")
+    ]
+    groups: Annotated[
+        int | None, Field(default=None, description="groups is the number of context-parallel groups that train.")
+    ]
+    rollout: Annotated[
+        list[RolloutServer], Field(max_length=512, description="rollout are the rollout servers and their GPUs.")
+    ] = Field(default_factory=list)
+
+
+class Hold(ApiModel):
+    """What is set aside for the run; it is stopped there, and never charged more."""
+
+    id: Annotated[ShortText, Field(description="id of the hold in the Workspace's status.")]
+    h100_hours: Annotated[Amount | None, Field(default=None, description="h100Hours held of a shared allocation.")]
+    usd: Annotated[Amount | None, Field(default=None, description="usd held on the wallet.")]
+    rate: Annotated[Amount | None, Field(default=None, description="rate in USD an H100-hour, markup included.")]
+    frozen_at: Annotated[Time, Field(description="frozenAt is when the rate was frozen.")]
+
+
+class Usage(ApiModel):
+    """What the run has used."""
+
+    h100_hours: Annotated[Amount, Field(description="h100Hours used by all attempts.")]
+    usd: Annotated[Amount | None, Field(default=None, description="usd that is; unset without a price.")]
+    gpu_seconds: Annotated[
+        dict[str, Amount], Field(max_length=8, description="gpuSeconds by role: trainer, rollout.")
+    ] = Field(default_factory=dict)
+    since: Annotated[Time | None, Field(default=None, description="since when the current attempt is counted.")]
+
+
+class ReceiptRef(ApiModel):
+    """The signed record of how the adapter came to be."""
+
+    digest: Annotated[Sha256, Field(description="digest of the receipt.")]
+    uri: Annotated[VolumeUri, Field(description="uri of the receipt.")]
+
+
+class Progress(ApiModel):
+    """How far the run is, as its last report said."""
+
+    step: Annotated[int, Field(description="step is the last finished optimizer step.")]
+    steps: Annotated[int, Field(description="steps is the number asked for.")]
+    percent: Annotated[int, Field(description="percent of the steps done.")]
+    loss: Annotated[
+        float | None, Field(default=None, description="loss is the mean loss per trained token of the last step.")
+    ]
+    reward: Annotated[
+        float | None, Field(default=None, description="reward is the mean reward of the last step's episodes.")
+    ]
+    learning_rate: Annotated[float | None, Field(default=None, description="learningRate of the last step.")]
+    tokens_per_second: Annotated[float | None, Field(default=None, description="tokensPerSecond over the last steps.")]
+    remaining_seconds: Annotated[
+        int | None, Field(default=None, description="remainingSeconds is the trainer's own guess.")
+    ]
+    updated_at: Annotated[Time, Field(description="updatedAt is when the operator took this report.")]
+
+
+class Checkpoint(ApiModel):
+    """A checkpoint that a relaunch can resume from."""
+
+    step: Annotated[int, Field(description="step after which it was written.")]
+    attempt: Annotated[int, Field(description="attempt that wrote it.")]
+    uri: Annotated[VolumeUri, Field(description="uri of its folder.")]
+    digest: Annotated[Sha256, Field(description="digest over its files; a resume checks it.")]
+    loss: Annotated[float | None, Field(default=None, description="loss of its step.")]
+    reward: Annotated[float | None, Field(default=None, description="reward of its step.")]
+    at: Annotated[Time, Field(description="at is when it was written.")]
+
+
+class AttemptRecord(ApiModel):
+    """What became of one attempt."""
+
+    attempt: Annotated[int, Field(description="attempt counts from 1.")]
+    started_at: Annotated[
+        Time | None, Field(default=None, description="startedAt is when its last pod was bound to a node.")
+    ]
+    finished_at: Annotated[Time | None, Field(default=None, description="finishedAt is when its last container ended.")]
+    reason: Annotated[ShortText | None, Field(default=None, description="reason it ended for.")]
+    message: Annotated[Text | None, Field(default=None, description="message of its end.")]
+
+
+class AdapterRef(ApiModel):
+    """The adapter that the run published."""
+
+    name: Annotated[Name, Field(description="name of the Adapter.")]
+    uri: Annotated[VolumeUri, Field(description="uri of its folder.")]
+    digest: Annotated[Sha256, Field(description="digest over its files.")]
