@@ -6,14 +6,17 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.chart.rendering import Object, of_kind, render
+from tests.chart.rendering import ROOT, Object, of_kind, render
 
 RUNS = "halo.training"
 
 IN_NAMESPACES = {
     (RUNS, "trainingjobs"): "get list watch",
+    (RUNS, "grporuns"): "get list watch",
     (RUNS, "datasets"): "get list watch",
+    (RUNS, "modelaliases"): "get list watch",
     (RUNS, "trainingjobs/status"): "update",
+    (RUNS, "grporuns/status"): "update",
     (RUNS, "datasets/status"): "update",
     (RUNS, "trainingjobs/finalizers"): "update",
     (RUNS, "datasets/finalizers"): "update",
@@ -30,6 +33,7 @@ OF_THE_CLUSTER = {
     (RUNS, "gpuclasses"): "get list watch",
     (RUNS, "recipes"): "create delete list update",
     ("authentication.k8s.io", "tokenreviews"): "create",
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations", "halo-operator"): "get patch",
 }
 IN_ITS_OWN = {
     ("coordination.k8s.io", "leases"): "create",
@@ -38,17 +42,27 @@ IN_ITS_OWN = {
     ("", "secrets", "halo-operator-tls"): "get update",
     (RUNS, "environments"): "get",
 }
+WRITE = "create delete deletecollection patch update"
+READ = "get list watch"
 EDIT = {
-    (RUNS, "trainingjobs"): "create delete deletecollection patch update",
-    (RUNS, "datasets"): "create delete deletecollection patch update",
+    (RUNS, "trainingjobs"): WRITE,
+    (RUNS, "datasets"): WRITE,
+    (RUNS, "environments"): WRITE,
+    (RUNS, "criteria"): WRITE,
+    (RUNS, "modelaliases"): WRITE,
     (RUNS, "adapters"): "delete deletecollection",
 }
-CATALOG = {(RUNS, "basemodels"): "get list watch", (RUNS, "gpuclasses"): "get list watch"}
-VIEW = CATALOG | {
-    (RUNS, "trainingjobs"): "get list watch",
-    (RUNS, "datasets"): "get list watch",
-    (RUNS, "adapters"): "get list watch",
+ADMIN = {(RUNS, "grporuns"): WRITE}
+PLATFORM = {
+    (RUNS, "workspaces"): "create delete deletecollection get list patch update watch",
+    (RUNS, "basemodels"): "create delete deletecollection get list patch update watch",
+    (RUNS, "gpuclasses"): "create delete deletecollection get list patch update watch",
+    (RUNS, "ledgerpages"): READ,
+    (RUNS, "recipes"): READ,
 }
+CATALOG = {(RUNS, "basemodels"): READ, (RUNS, "gpuclasses"): READ, (RUNS, "recipes"): READ}
+# Every kind, and nothing of a kind.
+VIEW = {(RUNS, path.name.split(".")[0]): READ for path in (ROOT / "crds").glob("*.yaml")}
 
 
 def rights(rules: Iterable[Object]) -> dict[tuple[str, ...], str]:
@@ -71,6 +85,8 @@ def rights(rules: Iterable[Object]) -> dict[tuple[str, ...], str]:
         ("ClusterRole", "halo-operator-cluster", OF_THE_CLUSTER),
         ("Role", "halo-operator", IN_ITS_OWN),
         ("ClusterRole", "halo-edit", EDIT),
+        ("ClusterRole", "halo-workspace-admin", ADMIN),
+        ("ClusterRole", "halo-platform", PLATFORM),
         ("ClusterRole", "halo-view", VIEW),
         ("ClusterRole", "halo-catalog-view", CATALOG),
     ],
@@ -81,7 +97,8 @@ def test_a_role_has_these_rights(kind: str, name: str, expected: dict[tuple[str,
 
 def test_there_is_no_other_role_and_no_wildcard() -> None:
     objects = render()
-    names = {"halo-operator", "halo-operator-cluster", "halo-edit", "halo-view", "halo-catalog-view"}
+    people = {"halo-view", "halo-edit", "halo-workspace-admin", "halo-platform", "halo-catalog-view"}
+    names = {"halo-operator", "halo-operator-cluster", *people}
     assert of_kind(objects, "ClusterRole").keys() == names
     assert of_kind(objects, "Role").keys() == {"halo-operator"}
     for role in (*of_kind(objects, "ClusterRole").values(), *of_kind(objects, "Role").values()):
@@ -93,7 +110,19 @@ def test_edit_reads_through_view() -> None:
     added = {name: {k for k in role["metadata"]["labels"] if "aggregate" in k} for name, role in roles.items()}
     assert added["halo-view"] == {"rbac.authorization.k8s.io/aggregate-to-view"}
     assert added["halo-edit"] == {"rbac.authorization.k8s.io/aggregate-to-edit"}
-    assert not added["halo-operator"] | added["halo-operator-cluster"] | added["halo-catalog-view"]
+    assert added["halo-workspace-admin"] == {"rbac.authorization.k8s.io/aggregate-to-admin"}
+    rest = ("halo-operator", "halo-operator-cluster", "halo-platform", "halo-catalog-view")
+    assert not set().union(*(added[name] for name in rest))
+
+
+def test_only_the_operator_writes_a_status_a_page_of_the_ledger_or_a_recipe() -> None:
+    for name, role in of_kind(render(), "ClusterRole").items():
+        if name.startswith("halo-operator"):
+            continue
+        for (_, resource, *_), verbs in rights(role["rules"]).items():
+            assert "/" not in resource, name
+            assert resource not in ("ledgerpages", "recipes") or verbs == READ, name
+            assert resource != "adapters" or "create" not in verbs, name
 
 
 def test_the_account_is_the_only_subject_but_for_the_catalog() -> None:
