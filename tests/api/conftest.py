@@ -19,6 +19,9 @@ from tests.api.operator_process import OperatorProcess, replica
 from tests.api.pods import PlayedNode
 from tests.api.stage import Stage
 
+# The webhook's Service would lead nowhere; its own tests make a configuration that leads to their operator.
+WITHOUT_OPERATOR = ("--set", "replicas=0", "--set", "webhook.enabled=false")
+
 
 @pytest.fixture(scope="session")
 def api_kubeconfig() -> Path:
@@ -36,7 +39,7 @@ def tools() -> Path:
 @pytest.fixture(scope="session")
 def installed_chart(api_kubeconfig: Path, tools: Path) -> Kubectl:
     """The chart as a user installs it, but for the operator's pods: nothing here runs one."""
-    install = ["upgrade", "--install", "halo", str(ROOT / "charts" / "halo"), "--set", "replicas=0", "--reset-values"]
+    install = ["upgrade", "--install", "halo", str(ROOT / "charts" / "halo"), *WITHOUT_OPERATOR, "--reset-values"]
     with open(f"{api_kubeconfig}.helm-lock", "w") as lock:
         # Helm refuses a second upgrade of a release at the same time, as parallel test processes would make.
         fcntl.flock(lock, fcntl.LOCK_EX)

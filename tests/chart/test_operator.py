@@ -52,12 +52,18 @@ def test_the_operator_reads_every_setting_of_the_chart() -> None:
         workers=3,
         log_format="text",
         watch_namespaces=("team-a", "team-b"),
+        webhook_configuration="halo-operator",
     )
 
 
 def test_the_chart_s_defaults_are_the_operator_s() -> None:
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
-    expected = Settings(namespace=NAMESPACE, identity="halo-operator-0", trainer_image=f"halo-trainer:{version}")
+    expected = Settings(
+        namespace=NAMESPACE,
+        identity="halo-operator-0",
+        trainer_image=f"halo-trainer:{version}",
+        webhook_configuration="halo-operator",
+    )
     assert load(environment()) == expected
 
 
@@ -156,6 +162,7 @@ def test_everything_is_labelled_and_in_the_release_s_namespace() -> None:
         "ClusterRoleBinding",
         "ValidatingAdmissionPolicy",
         "ValidatingAdmissionPolicyBinding",
+        "ValidatingWebhookConfiguration",
     }
     for item in render({"networkPolicy.enabled": True}):
         meta = item["metadata"]
