@@ -20,7 +20,8 @@ class JudgeEndpoint(ApiModel):
     url: Annotated[
         Url,
         Field(
-            description="url of its OpenAI-compatible API: http(s)://HOST[:PORT][/PATH], such as https://judge.example/v1."
+            description="url of its OpenAI-compatible API: http(s)://HOST[:PORT][/PATH].",
+            examples=["https://judge.example/v1"],
         ),
     ]
     model: Annotated[
@@ -30,6 +31,7 @@ class JudgeEndpoint(ApiModel):
             max_length=253,
             pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:/]*$",
             description="model that is asked, as the endpoint calls it; pin a version: another one needs calibrating again.",
+            examples=["judge-large-2026-06"],
         ),
     ]
     key: Annotated[
@@ -37,15 +39,21 @@ class JudgeEndpoint(ApiModel):
     ]
     input_usd: Annotated[
         UsdPerMillion,
-        Field(description="inputUsd is the price of a million prompt tokens, in USD, from 0 to 10000; such as 0.4."),
+        Field(
+            description="inputUsd is the price of a million prompt tokens, in USD with at most 6 decimals.",
+            examples=[0.4],
+        ),
     ]
     output_usd: Annotated[
         UsdPerMillion,
-        Field(description="outputUsd is the price of a million answer tokens, in USD, from 0 to 10000; such as 1.6."),
+        Field(
+            description="outputUsd is the price of a million answer tokens, in USD with at most 6 decimals.",
+            examples=[1.6],
+        ),
     ]
     max_tokens: Annotated[
         int,
-        Field(ge=16, le=32768, description="maxTokens of one judgement, in tokens. Default 1024; 16 to 32768."),
+        Field(ge=16, le=32768, description="maxTokens of one judgement, in tokens.", examples=[512]),
     ] = 1024
 
 
@@ -53,14 +61,15 @@ class Grades(ApiModel):
     """People's grades that the judge is held to."""
 
     dataset: Annotated[
-        Name, Field(description="dataset of graded examples, a Dataset of this namespace, such as support-grades.")
+        Name, Field(description="dataset of graded examples, a Dataset of this namespace.", examples=["support-grades"])
     ]
     min_agreement: Annotated[
         float,
         Field(
             ge=0.5,
             le=1,
-            description="minAgreement: the share of examples on which judge and people must agree. Default 0.8; 0.5 to 1.",
+            description="minAgreement: the share of examples on which judge and people must agree.",
+            examples=[0.85],
         ),
     ] = 0.8
 
@@ -80,7 +89,10 @@ class CriterionSpec(ApiModel):
 
     unit: Annotated[
         Literal["request", "trace"],
-        Field(description="unit that is judged: request, one answer; or trace, a whole agentic episode. Immutable."),
+        Field(
+            description="unit that is judged: request, one answer; or trace, a whole agentic episode. Immutable.",
+            examples=["request"],
+        ),
     ]
     rubric: Annotated[
         str,
@@ -88,6 +100,7 @@ class CriterionSpec(ApiModel):
             min_length=10,
             max_length=32768,
             description="rubric that the judge is given: what a good one is, from 10 to 32768 characters.",
+            examples=["The answer solves what was asked, in three sentences or fewer."],
         ),
     ]
     judge: Annotated[JudgeEndpoint, Field(description="judge that applies the rubric, with its price.")]

@@ -23,16 +23,23 @@ Url = Annotated[
 class SecretKey(ApiModel):
     """A key of a Secret of the same namespace; its value never leaves the pod that needs it."""
 
-    name: Annotated[Name, Field(description="name of the Secret, such as staging-token.")]
+    name: Annotated[Name, Field(description="name of the Secret.", examples=["staging-token"])]
     key: Annotated[
-        str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$", description="key in it, such as token.")
+        str,
+        Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$", description="key in it.", examples=["token"]),
     ]
 
 
 class Staging(ApiModel):
     """The customer's staging system, which a harness acts on while it is trained."""
 
-    url: Annotated[Url, Field(description="url of the staging system: http(s)://HOST[:PORT][/PATH].")]
+    url: Annotated[
+        Url,
+        Field(
+            description="url of the staging system: http(s)://HOST[:PORT][/PATH].",
+            examples=["https://staging.example/api"],
+        ),
+    ]
     token: Annotated[
         SecretKey | None,
         Field(default=None, description="token that is sent with each request, as a key of a Secret; unset: none."),
@@ -43,10 +50,10 @@ class Splits(ApiModel):
     """The package's own names of its task lists; they must share no task."""
 
     train: Annotated[
-        ShortText, Field(min_length=1, description="train is the split that runs train on. Default train.")
+        ShortText, Field(min_length=1, description="train is the split that runs train on.", examples=["train"])
     ] = "train"
     eval: Annotated[
-        ShortText, Field(min_length=1, description="eval is the split that nothing is trained on. Default eval.")
+        ShortText, Field(min_length=1, description="eval is the split that nothing is trained on.", examples=["eval"])
     ] = "eval"
 
 
@@ -71,7 +78,8 @@ class EnvironmentSpec(ApiModel):
         Literal["OpenEnv", "Verifiers", "NeMoGym", "AutomationBench", "Harness"],
         Field(
             description="package says what it is: a bridged environment (OpenEnv, Verifiers, NeMoGym, AutomationBench), or a "
-            "customer's Harness."
+            "customer's Harness.",
+            examples=["OpenEnv"],
         ),
     ]
     name: Annotated[
@@ -80,7 +88,8 @@ class EnvironmentSpec(ApiModel):
             min_length=1,
             max_length=253,
             pattern=r"^[A-Za-z0-9][-A-Za-z0-9._/]*$",
-            description="name of the package in its hub, such as zapier/AutomationBench.",
+            description="name of the package in its hub.",
+            examples=["zapier/AutomationBench"],
         ),
     ]
     revision: Annotated[
@@ -89,7 +98,8 @@ class EnvironmentSpec(ApiModel):
             min_length=1,
             max_length=128,
             pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:+]*$",
-            description="revision of the package that is pinned: a version, commit or digest, such as 1.0.0.",
+            description="revision of the package that is pinned: a version, commit or digest.",
+            examples=["1.0.0"],
         ),
     ]
     image: Annotated[
@@ -98,13 +108,15 @@ class EnvironmentSpec(ApiModel):
             min_length=1,
             max_length=512,
             pattern=r"^[a-z0-9][-a-z0-9.:]*(/[a-z0-9][-a-z0-9._]*)*(:[A-Za-z0-9_][-A-Za-z0-9._]*)?(@sha256:[0-9a-f]{64})?$",
-            description="image that serves the environment, such as registry.example/envs/bench:1.0.0; the digest that its "
-            "qualification ran on is what runs use.",
+            description="image that serves the environment; the digest that its qualification ran on is what runs use.",
+            examples=["registry.example/envs/bench:1.0.0"],
         ),
     ]
     arguments: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
-        Field(max_length=64, description="arguments of the package, by name; at most 64, such as toolset: api."),
+        Field(
+            max_length=64, description="arguments of the package, by name; at most 64.", examples=[{"toolset": "api"}]
+        ),
     ] = Field(default_factory=dict)
     splits: Annotated[Splits, Field(description="splits of its tasks.")] = Field(default_factory=Splits)
     max_turns: Annotated[
@@ -113,7 +125,8 @@ class EnvironmentSpec(ApiModel):
             default=None,
             ge=1,
             le=10000,
-            description="maxTurns an episode may take, from 1 to 10000; unset: the package's own max_turns.",
+            description="maxTurns an episode may take; unset: the package's own max_turns.",
+            examples=[32],
         ),
     ]
     staging: Annotated[

@@ -18,14 +18,15 @@ class Canaries(ApiModel):
     """What a run's autoAdopt may do with the name."""
 
     allowed: Annotated[
-        bool, Field(description="allowed false refuses a run that would put a canary on this name. Default true.")
+        bool, Field(description="allowed false refuses a run that would put a canary on this name.", examples=[True])
     ] = True
     max_percent: Annotated[
         int,
         Field(
             ge=1,
             le=50,
-            description="maxPercent of the traffic that a canary may get, whatever the run asks. Default 50; 1 to 50.",
+            description="maxPercent of the traffic that a canary may get, whatever the run asks.",
+            examples=[20],
         ),
     ] = 50
 
@@ -50,13 +51,14 @@ class ModelAliasSpec(ApiModel):
 
     base_model: Annotated[
         Name | None,
-        Field(default=None, description="baseModel that is served, a key of the catalog, such as qwen3-8b."),
+        Field(default=None, description="baseModel that is served, a key of the catalog.", examples=["qwen3-8b"]),
     ]
     adapter: Annotated[
         Name | None,
         Field(
             default=None,
             description="adapter that is served on it, an Adapter of this namespace; unset: the base alone.",
+            examples=["support-sft"],
         ),
     ]
     endpoint: Annotated[
@@ -64,6 +66,7 @@ class ModelAliasSpec(ApiModel):
         Field(
             default=None,
             description="endpoint that serves the name already, OpenAI-compatible: http(s)://HOST[:PORT][/PATH].",
+            examples=["https://models.example/v1"],
         ),
     ]
     canaries: Annotated[Canaries, Field(description="canaries that runs may put on the name.")] = Field(

@@ -28,7 +28,7 @@ class TaskEnvironment(ApiModel):
         ),
     ]
     version: Annotated[
-        int, Field(ge=1, le=1000, description="version of that environment and its verifier, from 1; such as 3.")
+        int, Field(ge=1, le=1000, description="version of that environment and its verifier.", examples=[3])
     ]
     split: Annotated[Literal["train"], Field(description="split that episodes are drawn from: train.")]
     hidden_variants: Annotated[
@@ -76,6 +76,7 @@ class RewardSettings(ApiModel):
             le=1,
             description="brokenCheckPenalty is taken off when the episode's calls broke a check that held before: 0 for "
             "none, 0.5 in bridged_v5.",
+            examples=[0.5],
         ),
     ]
 
@@ -92,6 +93,7 @@ class DynamicSampling(ApiModel):
             ge=1,
             le=64,
             description="maxRounds of sampling for one step, the first included; then the step trains on what there is.",
+            examples=[4],
         ),
     ]
 
@@ -120,18 +122,26 @@ class Objective(ApiModel):
     ]
     clip_low: Annotated[
         float | None,
-        Field(default=None, gt=0, le=1, description="clipLow: the ratio is clipped below 1 - clipLow; such as 0.2."),
+        Field(default=None, gt=0, le=1, description="clipLow: the ratio is clipped below 1 - clipLow.", examples=[0.2]),
     ]
     clip_high: Annotated[
         float | None,
         Field(
-            default=None, gt=0, le=100, description="clipHigh: the ratio is clipped above 1 + clipHigh; such as 0.28."
+            default=None,
+            gt=0,
+            le=100,
+            description="clipHigh: the ratio is clipped above 1 + clipHigh.",
+            examples=[0.28],
         ),
     ]
     ratio_floor: Annotated[
         float | None,
         Field(
-            default=None, ge=0, lt=1, description="ratioFloor is CISPO's lowest weight itself, not an offset from 1."
+            default=None,
+            ge=0,
+            lt=1,
+            description="ratioFloor is CISPO's lowest weight itself, not an offset from 1.",
+            examples=[0],
         ),
     ]
     ratio_cap: Annotated[
@@ -140,7 +150,8 @@ class Objective(ApiModel):
             default=None,
             gt=1,
             le=100,
-            description="ratioCap is CISPO's highest weight itself, not an offset from 1; such as 5.",
+            description="ratioCap is CISPO's highest weight itself, not an offset from 1.",
+            examples=[5],
         ),
     ]
     kl: Annotated[
@@ -150,6 +161,7 @@ class Objective(ApiModel):
             le=10,
             description="kl is the weight of the k3 estimate of KL to the reference (the base, or the parent adapter); 0 "
             "for none.",
+            examples=[0],
         ),
     ]
     advantage_scale: Annotated[
@@ -165,7 +177,8 @@ class Objective(ApiModel):
             gt=0,
             le=1,
             description="advantageStdFloor is the least standard deviation divided by; a group below it is equal: its "
-            "advantages are 0. Such as 0.001.",
+            "advantages are 0.",
+            examples=[0.001],
         ),
     ]
     normalisation: Annotated[
@@ -188,8 +201,9 @@ class Objective(ApiModel):
             default=None,
             ge=1,
             le=100,
-            description="importanceCap truncates the token weight old / rollout probability (TIS); such as 2. Unset: no "
+            description="importanceCap truncates the token weight old / rollout probability (TIS). Unset: no "
             "weight, as oldLogProbs rollout needs none.",
+            examples=[2],
         ),
     ]
     dynamic_sampling: Annotated[DynamicSampling, Field(description="dynamicSampling replaces groups of equal rewards.")]
@@ -219,13 +233,20 @@ class Rollouts(ApiModel):
             le=16,
             description="updatesPerRound is how many optimizer updates train each round's rows, all of them each time; a "
             "step is one update, and saveSteps is a multiple of it.",
+            examples=[2],
         ),
     ]
     min_replicas: Annotated[
-        int, Field(ge=1, le=64, description="minReplicas is the least rolloutReplicas of a run: 1, or 2 for async1.")
+        int,
+        Field(
+            ge=1,
+            le=64,
+            description="minReplicas is the least rolloutReplicas of a run: 1, or 2 for async1.",
+            examples=[2],
+        ),
     ]
     group_size: Annotated[
-        int, Field(ge=2, le=1024, description="groupSize is how many episodes of one task are compared; such as 8.")
+        int, Field(ge=2, le=1024, description="groupSize is how many episodes of one task are compared.", examples=[8])
     ]
     max_turns: Annotated[
         int | None,
@@ -234,19 +255,25 @@ class Rollouts(ApiModel):
             ge=1,
             le=10000,
             description="maxTurns an episode may take; unset: the environment's own max_turns and the context bound it.",
+            examples=[32],
         ),
     ]
     max_tokens_per_turn: Annotated[
-        Tokens, Field(description="maxTokensPerTurn that one answer may have, in tokens; such as 4096.")
+        Tokens, Field(description="maxTokensPerTurn that one answer may have, in tokens.", examples=[4096])
     ]
     context_tokens: Annotated[
         Tokens | None,
         Field(
-            default=None, description="contextTokens that an episode may fill, in tokens; unset: the base's context."
+            default=None,
+            description="contextTokens that an episode may fill, in tokens; unset: the base's context.",
+            examples=[8192],
         ),
     ]
     temperature: Annotated[
-        float, Field(gt=0, le=2, description="temperature of sampling; the trainer's log-probabilities use it too.")
+        float,
+        Field(
+            gt=0, le=2, description="temperature of sampling; the trainer's log-probabilities use it too.", examples=[1]
+        ),
     ]
     top_p: Annotated[
         float,
@@ -254,10 +281,13 @@ class Rollouts(ApiModel):
             gt=0,
             le=1,
             description="topP of sampling; 1 keeps every token, as exact log-probabilities need it.",
+            examples=[1],
         ),
     ]
-    top_k: Annotated[int, Field(ge=-1, le=1000000, description="topK of sampling; -1 keeps every token.")]
-    min_p: Annotated[float, Field(ge=0, le=1, description="minP of sampling; 0 keeps every token.")]
+    top_k: Annotated[
+        int, Field(ge=-1, le=1000000, description="topK of sampling; -1 keeps every token.", examples=[-1])
+    ]
+    min_p: Annotated[float, Field(ge=0, le=1, description="minP of sampling; 0 keeps every token.", examples=[0])]
     thinking: Annotated[
         Literal["base", "off"],
         Field(
@@ -287,7 +317,7 @@ class Rows(ApiModel):
     ]
     max_tokens: Annotated[
         Tokens | None,
-        Field(default=None, description="maxTokens of a row, in tokens; unset: the context. Such as 49152."),
+        Field(default=None, description="maxTokens of a row, in tokens; unset: the context.", examples=[49152]),
     ]
     overlength: Annotated[
         Literal["mask"], Field(description="overlength rows are masked: they count in their group and train nothing.")
@@ -297,33 +327,41 @@ class Rows(ApiModel):
 class RecipeLora(ApiModel):
     """The LoRA that is trained and its optimizer (AdamW)."""
 
-    rank: Annotated[int, Field(ge=1, le=256, description="rank of the LoRA, from 1 to 256; such as 16.")]
+    rank: Annotated[int, Field(ge=1, le=256, description="rank of the LoRA.", examples=[16])]
     alpha: Annotated[
-        float, Field(gt=0, le=4096, description="alpha of the LoRA: its weight is alpha / rank; such as 32.")
+        float, Field(gt=0, le=4096, description="alpha of the LoRA: its weight is alpha / rank.", examples=[32])
     ]
-    dropout: Annotated[float, Field(ge=0, lt=1, description="dropout of the LoRA's input; 0 for none.")]
+    dropout: Annotated[float, Field(ge=0, lt=1, description="dropout of the LoRA's input; 0 for none.", examples=[0])]
     target_modules: Annotated[
         Literal["all-linear"],
         Field(description="targetModules that get a LoRA: all-linear, every linear layer but the LM head."),
     ]
-    learning_rate: Annotated[float, Field(gt=0, le=1, description="learningRate at its highest; such as 0.00001.")]
+    learning_rate: Annotated[float, Field(gt=0, le=1, description="learningRate at its highest.", examples=[0.00001])]
     schedule: Annotated[
         Literal["cosine", "linear", "constant"], Field(description="schedule of the learning rate after the warm-up.")
     ]
-    warmup_steps: Annotated[int, Field(ge=0, le=100000, description="warmupSteps from 0 to the learning rate, linear.")]
-    weight_decay: Annotated[float, Field(ge=0, le=10, description="weightDecay of AdamW; such as 0.")]
-    beta1: Annotated[float, Field(ge=0, lt=1, description="beta1 of AdamW; such as 0.9.")]
-    beta2: Annotated[float, Field(ge=0, lt=1, description="beta2 of AdamW; such as 0.999.")]
-    epsilon: Annotated[float, Field(gt=0, le=0.01, description="epsilon of AdamW; such as 0.00000001.")]
+    warmup_steps: Annotated[
+        int, Field(ge=0, le=100000, description="warmupSteps from 0 to the learning rate, linear.", examples=[4])
+    ]
+    weight_decay: Annotated[float, Field(ge=0, le=10, description="weightDecay of AdamW.", examples=[0])]
+    beta1: Annotated[float, Field(ge=0, lt=1, description="beta1 of AdamW.", examples=[0.9])]
+    beta2: Annotated[float, Field(ge=0, lt=1, description="beta2 of AdamW.", examples=[0.999])]
+    epsilon: Annotated[float, Field(gt=0, le=0.01, description="epsilon of AdamW.", examples=[1e-8])]
     max_grad_norm: Annotated[
-        float, Field(gt=0, le=1000, description="maxGradNorm that gradients are clipped to; such as 1.")
+        float, Field(gt=0, le=1000, description="maxGradNorm that gradients are clipped to.", examples=[1])
     ]
 
 
 class RecipeSettings(ApiModel):
     """Every setting that decides what trains; the content of one released recipe file."""
 
-    summary: Annotated[Sentence, Field(description="summary says in a sentence what is particular to the recipe.")]
+    summary: Annotated[
+        Sentence,
+        Field(
+            description="summary says in a sentence what is particular to the recipe.",
+            examples=["sql_v3 with DAPO's objective."],
+        ),
+    ]
     environment: Annotated[TaskEnvironment, Field(description="environment that episodes run in.")]
     reward: Annotated[RewardSettings, Field(description="reward of an episode.")]
     objective: Annotated[Objective, Field(description="objective that is optimized.")]
@@ -356,6 +394,7 @@ class RecipeSettings(ApiModel):
             max_length=2,
             description="bases of a TrainingJob that may name the recipe: halo_rlvr, halo_rft.",
             json_schema_extra={"x-kubernetes-list-type": "set"},
+            examples=[["halo_rlvr"]],
         ),
     ]
 
@@ -388,19 +427,28 @@ class RecipeSpec(RecipeSettings):
     name: Annotated[
         RecipeName,
         Field(
-            description="name as jobs write it, such as sql_v3; this object is called sql-v3, since objects have no underscores.",
+            description="name as jobs write it; this object is called sql-v3, since objects have no underscores.",
+            examples=["sql_v3"],
         ),
     ]
     digest: Annotated[
-        Sha256, Field(description="digest is the SHA-256 of the released file; each run freezes it with its settings.")
+        Sha256,
+        Field(
+            description="digest is the SHA-256 of the released file; each run freezes it with its settings.",
+            examples=["sha256:" + 64 * "0"],
+        ),
     ]
     retired: Annotated[
         bool,
-        Field(description="retired true refuses new jobs; old ones stay readable and resumable. Default false."),
+        Field(description="retired true refuses new jobs; old ones stay readable and resumable.", examples=[False]),
     ] = False
     successor: Annotated[
         RecipeName | None,
-        Field(default=None, description="successor is the recipe to use instead of a retired one, where there is one."),
+        Field(
+            default=None,
+            description="successor is the recipe to use instead of a retired one, where there is one.",
+            examples=["sql_v3"],
+        ),
     ]
 
 

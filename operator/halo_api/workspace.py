@@ -20,9 +20,10 @@ class Wallet(ApiModel):
     credit_usd: Annotated[
         Usd,
         Field(
-            description="creditUsd is all that was ever paid in, in USD, from 0 to 1000000000 with at most 6 decimals, such as "
-            "500. What is spent is not taken off here but counted in status; lowered below what is spent and held, it is "
-            "Overdrawn: nothing new is held."
+            description="creditUsd is all that was ever paid in, in USD with at most 6 decimals. "
+            "What is spent is not taken off here but counted in status; lowered below what is spent and held, it is "
+            "Overdrawn: nothing new is held.",
+            examples=[500],
         ),
     ]
 
@@ -33,8 +34,9 @@ class Allocation(ApiModel):
     h100_hours: Annotated[
         Hours,
         Field(
-            description="h100Hours is all that was ever granted, in hours of an H100, from 0 to 10000000 with at most 3 "
-            "decimals, such as 1200. Each run takes its share of it with budget.h100Hours, which it then must name.",
+            description="h100Hours is all that was ever granted, in hours of an H100 with at most 3 decimals. "
+            "Each run takes its share of it with budget.h100Hours, which it then must name.",
+            examples=[1200],
         ),
     ]
 
@@ -44,7 +46,7 @@ class Features(ApiModel):
 
     fine_tuning: Annotated[
         bool,
-        Field(description="fineTuning false refuses new runs, as if there were no such API. Default true."),
+        Field(description="fineTuning false refuses new runs, as if there were no such API.", examples=[True]),
     ] = True
 
 
@@ -56,7 +58,8 @@ class Pipeline(ApiModel):
         Field(
             ge=1,
             le=1024,
-            description="rolloutGpus of a halo_rlvr job that names none, on a base of one catalog GPU. Default 1; 1 to 1024.",
+            description="rolloutGpus of a halo_rlvr job that names none, on a base of one catalog GPU.",
+            examples=[2],
         ),
     ] = 1
 
@@ -67,8 +70,9 @@ class Storage(ApiModel):
     claim: Annotated[
         Name,
         Field(
-            description="claim is the PersistentVolumeClaim of this namespace that they lie on, such as halo-artifacts; "
-            "ReadWriteMany where runs have several nodes."
+            description="claim is the PersistentVolumeClaim of this namespace that they lie on; ReadWriteMany where runs "
+            "have several nodes.",
+            examples=["halo-artifacts"],
         ),
     ]
 
@@ -89,7 +93,7 @@ class WorkspaceSpec(ApiModel):
     ]
     plan: Annotated[
         Literal["free", "paid"],
-        Field(description="plan: free, or paid, where a halo_rlvr job must name budget.h100Hours. Default free."),
+        Field(description="plan: free, or paid, where a halo_rlvr job must name budget.h100Hours.", examples=["paid"]),
     ] = "free"
     features: Annotated[Features, Field(description="features that are on.")] = Field(default_factory=Features)
     pipeline: Annotated[Pipeline, Field(description="pipeline holds the defaults of runs.")] = Field(
@@ -98,8 +102,8 @@ class WorkspaceSpec(ApiModel):
     auto_provision: Annotated[
         bool,
         Field(
-            description="autoProvision true lets a GrpoRun have its GPUs provisioned (spec.autoProvision); false refuses it. "
-            "Default false."
+            description="autoProvision true lets a GrpoRun have its GPUs provisioned (spec.autoProvision); false refuses it.",
+            examples=[True],
         ),
     ] = False
     starts_per_minute: Annotated[
@@ -107,7 +111,8 @@ class WorkspaceSpec(ApiModel):
         Field(
             ge=1,
             le=100000,
-            description="startsPerMinute of GrpoRuns, by their creation; more are refused. Default 20; 1 to 100000.",
+            description="startsPerMinute of GrpoRuns, by their creation; more are refused.",
+            examples=[20],
         ),
     ] = 20
     storage: Annotated[
