@@ -112,7 +112,7 @@ def structural(schema: dict[str, Any]) -> dict[str, Any]:
         node = resolve(node, path, seen)
         if "const" in node:
             node["enum"] = [node.pop("const")]
-        for forbidden in ("anyOf", "oneOf", "allOf", "prefixItems", "patternProperties"):
+        for forbidden in ("anyOf", "oneOf", "allOf", "prefixItems", "patternProperties", "propertyNames"):
             if forbidden in node:
                 raise NotStructural(f"{path}: {forbidden} is not structural; use optional members and a CEL rule")
         if node.get("default", ...) is None:

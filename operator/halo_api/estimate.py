@@ -110,7 +110,7 @@ class Estimate(ApiModel):
         ),
     ]
     inputs: Annotated[
-        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=64)]],
+        dict[str, Annotated[str, Field(max_length=64)]],
         Field(
             max_length=64,
             description="inputs are the numbers that it was made from, by name: rows, tokens, GPUs, parameters and so on.",

@@ -52,7 +52,7 @@ class FrozenParent(ApiModel):
 class FrozenRecipe(ApiModel):
     """The recipe as its file was."""
 
-    name: Annotated[Name, Field(description="name of the Recipe.")]
+    name: Annotated[ShortText, Field(description="name that jobs write, such as sql_v3.")]
     digest: Annotated[Sha256, Field(description="digest is the SHA-256 of text.")]
     text: Annotated[Text, Field(description="text of the file: every setting that decides what trains.")]
 

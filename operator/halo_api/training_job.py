@@ -62,7 +62,8 @@ class Budget(ApiModel):
             examples=[12.5],
             json_schema_extra=cel(
                 rule(
-                    r"string(self).matches('^[0-9]+([.][0-9]{1,3})?$')",
+                    # Beyond 3 decimals a thousandfold is no whole number, give or take what floats lose.
+                    "self * 1000.0 - double(int(self * 1000.0 + 0.5)) < 0.000001 && self * 1000.0 - double(int(self * 1000.0 + 0.5)) > -0.000001",
                     "'has more than 3 decimals, found %s; round it'.format([string(self)])",
                 )
             ),

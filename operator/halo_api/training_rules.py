@@ -70,7 +70,8 @@ LORA_FIELDS = (
     "trainer", "method", "dataset", "dropout", "targetModules", "warmupSteps", "schedule", "weightDecay", "maxGradNorm",
     "beta", "maxLength", "overlength", "bundle", "microBatch",
 )  # fmt: skip
-NOT_OF_RFT = "[" + ", ".join(f"has(self.lora.{name}) ? '{name}' : ''" for name in LORA_FIELDS) + "]"
+# The first of them that is set: joining all would be beyond what CEL may cost.
+NOT_OF_RFT = "".join(f"has(self.lora.{name}) ? '{name}' : " for name in LORA_FIELDS) + "''"
 
 LORA = (
     at_creation(
@@ -80,7 +81,7 @@ LORA = (
     ),
     at_creation(
         any_of("self.base != 'halo_rft'", NO_LORA, " && ".join(f"!has(self.lora.{name})" for name in LORA_FIELDS)),
-        f"'takes only rank, alpha and learningRate with base halo_rft, found ' + {NOT_OF_RFT}.filter(n, n != '').join(', ') + '; remove that'",
+        f"'takes only rank, alpha and learningRate with base halo_rft, found ' + ({NOT_OF_RFT}) + '; remove it'",
         ".lora",
     ),
     at_creation(
