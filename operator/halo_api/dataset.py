@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 
 from halo_api.base import ApiModel, Name, Sha256, ShortText, Text, Time, VolumeUri, cel, mapped_list, rule
 from halo_api.conditions import Condition
+from halo_api.traffic import TrafficCounts
 
 
 class DatasetSpec(ApiModel):
@@ -84,6 +85,13 @@ class DatasetStatus(ApiModel):
         list[Inspection],
         Field(max_length=8, description="inspections, one a base.", json_schema_extra=mapped_list("baseModel")),
     ] = Field(default_factory=list)
+    traffic: Annotated[
+        TrafficCounts | None,
+        Field(
+            default=None,
+            description="traffic: what kinds traffic and candidates hold for GrpoRuns, by tag and criterion.",
+        ),
+    ]
     waiting: Annotated[
         Text | None, Field(default=None, description="waiting says in one line what the inspection waits for.")
     ]

@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from halo_api.amounts import Amount
-from halo_api.base import ApiModel, ShortText, Text, Time, mapped_list
+from halo_api.base import ApiModel, Sha256, ShortText, Text, Time, mapped_list
 from halo_api.conditions import Condition
-from halo_api.run_status import AdapterRef, AttemptRecord, Checkpoint, Progress
+from halo_api.estimate import Estimate
+from halo_api.run_status import AdapterRef, AttemptRecord, Checkpoint, Hold, Progress, ReceiptRef, Topology
 
 
 class Clamp(ApiModel):
@@ -140,6 +141,14 @@ class GrpoRunStatus(ApiModel):
     frozen: Annotated[
         FrozenGrpo | None, Field(default=None, description="frozen is what the run uses, defaults and clamps resolved.")
     ]
+    estimate: Annotated[
+        Estimate | None, Field(default=None, description="estimate is what the run was quoted at admission.")
+    ]
+    hold: Annotated[Hold | None, Field(default=None, description="hold is what is set aside for the run.")]
+    recipe_digest: Annotated[
+        Sha256 | None, Field(default=None, description="recipeDigest is the SHA-256 of the recipe's file.")
+    ]
+    topology: Annotated[Topology | None, Field(default=None, description="topology is how the GPUs are laid out.")]
     usage: Annotated[GrpoUsage | None, Field(default=None, description="usage of the two budgets.")]
     progress: Annotated[Progress | None, Field(default=None, description="progress as last reported.")]
     checkpoints: Annotated[list[Checkpoint], Field(max_length=10, description="checkpoints are the last 10.")] = Field(
@@ -147,4 +156,8 @@ class GrpoRunStatus(ApiModel):
     )
     verdict: Annotated[Verdict | None, Field(default=None, description="verdict of the bake-off.")]
     adapter: Annotated[AdapterRef | None, Field(default=None, description="adapter that the run published.")]
+    receipt: Annotated[
+        ReceiptRef | None,
+        Field(default=None, description="receipt is the signed record of how the adapter came to be."),
+    ]
     waiting: Annotated[Text | None, Field(default=None, description="waiting says in one line what the run waits for.")]

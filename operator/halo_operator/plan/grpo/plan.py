@@ -1,0 +1,128 @@
+"""Plans a GrpoRun's next move, and answers whether one may start: for the reconciler and the webhook alike.
+
+`grpo_answer(world)` is all that the webhook needs: `Answer(refusal, warnings, frozen)`. `refusal` says why the run can't start,
+with the API's code (400, 402, 404, 429); where `refusal.pending` is true the run would wait, so that the webhook lets it pass with
+that message as a warning. `warnings` has a sentence for each field that is not used as it was asked. The world comes from
+`GrpoLooks.world_of(meta, created_at, spec, status)` of `halo_operator.grpo`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from halo_api.conditions import ConditionType, Reason, condition_of, is_true
+from halo_api.grpo_status import FrozenGrpo, GrpoRunStatus
+from halo_operator.plan import conditions
+from halo_operator.plan.conditions import Facts
+from halo_operator.plan.grpo import checks, checks_judges, checks_money, checks_prompts
+from halo_operator.plan.grpo.checks import Check
+from halo_operator.plan.grpo.clamp import resolve, warnings
+from halo_operator.plan.grpo.world import GrpoWorld
+from halo_operator.plan.refusal import Refusal
+from halo_operator.plan.world import Note, Plan
+
+GrpoPlan = Plan[GrpoRunStatus]
+T = ConditionType
+
+# A run that waits looks again this often even if no watch wakes it.
+RECHECK_SECONDS = 60.0
+CLAMPED = "Clamped"
+
+# In the order in which they speak: what the spec and the catalog decide, then money, then data.
+ADMISSION: tuple[Check, ...] = (
+    checks.fine_tuning_is_on,
+    checks.starts_keep_their_rate,
+    checks.model_is_known,
+    checks.model_is_fine_tunable,
+    checks.adapter_name_is_free,
+    checks.amounts_are_countable,
+    checks.schemas_are_json,
+    checks.inline_tasks_are_few,
+    checks_judges.criteria_are_there,
+    checks_judges.criteria_fit_the_run,
+    checks_judges.criteria_are_calibrated,
+    checks_judges.criteria_have_not_drifted,
+    checks.alias_is_there,
+    checks_money.there_is_storage,
+    checks_money.provisioning_is_configured,
+    checks_money.gpu_class_is_known,
+    checks_money.gpu_has_a_price,
+    checks_money.there_is_a_wallet,
+    checks_money.wallet_covers_it,
+    checks_prompts.tasks_are_enough,
+    checks_prompts.candidates_are_enough,
+    checks_prompts.traffic_is_enough,
+    checks_judges.grades_are_newer_than_the_policy,
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether a run may start, and what it would use."""
+
+    refusal: Refusal
+    warnings: tuple[str, ...]
+    frozen: FrozenGrpo
+
+
+def grpo_answer(world: GrpoWorld) -> Answer:
+    """Return what is wrong for good if anything is, else what must be waited for, else that training is not built yet."""
+    frozen = resolve(world.spec)
+    found = [refusal for check in ADMISSION if (refusal := check(world))]
+    wrong = next((refusal for refusal in found if not refusal.pending), None)
+    priced = checks_money.commitment_of(world)
+    if priced:
+        frozen = frozen.model_copy(update={"commitment": priced.words()})
+    return Answer(wrong or (found[0] if found else training_is_available()), warnings(frozen), frozen)
+
+
+def training_is_available() -> Refusal:
+    """Training of GrpoRuns comes later; until then a good one is refused, and nothing was held or started."""
+    return Refusal(
+        Reason.NOT_YET_AVAILABLE,
+        "kind: found GrpoRun, all checks of which hold, but this version does not train GrpoRuns yet; "
+        "nothing was held or started; use a TrainingJob of base lora_trl",
+    )
+
+
+def plan_grpo(world: GrpoWorld, now: datetime) -> GrpoPlan:
+    """Return what to do next. Planning again on what that leads to changes nothing."""
+    if world.meta.deleting:
+        return Plan()
+    if is_over(world.status):
+        # Only suspend can still change; that it was seen tells GitOps tools that there is nothing to wait for.
+        return state(world, world.status, conditions.abnormal(world.status.conditions), now)
+    answer = grpo_answer(world)
+    status = world.status.model_copy(update={"frozen": answer.frozen, "waiting": None})
+    clamped = tuple(Note("Warning", CLAMPED, words) for words in answer.warnings) if not world.status.frozen else ()
+    refusal = answer.refusal
+    if refusal.pending:
+        status = status.model_copy(update={"waiting": refusal.message})
+        facts = conditions.waiting(refusal.reason, refusal.message)
+        plan = state(world, status, facts, now, Note("Normal", refusal.reason, refusal.message))
+        return replace(plan, notes=clamped + plan.notes, requeue_after=RECHECK_SECONDS)
+    facts = conditions.refused(refusal.reason, refusal.message)
+    plan = state(world, status, facts, now, Note("Warning", refusal.reason, refusal.message))
+    return replace(plan, notes=clamped + plan.notes)
+
+
+def is_over(status: GrpoRunStatus) -> bool:
+    """Whether the run is over; that is final."""
+    return is_true(status.conditions, T.COMPLETE) or is_true(status.conditions, T.FAILED)
+
+
+def state(world: GrpoWorld, status: GrpoRunStatus, facts: Facts, now: datetime, *notes: Note) -> GrpoPlan:
+    """Return the plan that writes this status, unless it stands there already; with notes if what people act on changed."""
+    generation, old = world.meta.generation, world.status
+    new = status.model_copy(
+        update={
+            "conditions": conditions.update(status.conditions, facts, generation, now, conditions.RUN_TYPES),
+            "observed_generation": generation,
+        }
+    )
+    if new == old:
+        return Plan()
+    before, after = condition_of(old.conditions, T.READY), condition_of(new.conditions, T.READY)
+    moved = before is None or after is None or (before.reason, before.message) != (after.reason, after.message)
+    return Plan(status=new, notes=notes if moved else ())
