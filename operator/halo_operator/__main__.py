@@ -38,7 +38,7 @@ RELIST_SECONDS = 600.0
 SILENT_SECONDS = 1800.0
 # Every kind is listed once before the watches are ready.
 WATCHES_START_SECONDS = 120.0
-KINDS = ("TrainingJob", "Dataset")
+KINDS = ("TrainingJob", "GrpoRun", "Dataset")
 # What the operator watches or reads.
 REQUIRED = (
     *KINDS,

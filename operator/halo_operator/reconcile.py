@@ -20,6 +20,7 @@ from halo_operator import __version__
 from halo_operator.cluster import AlreadyExists, Cluster, ClusterError, Conflict, NotFound, Object, Rejected
 from halo_operator.events import Recorder
 from halo_operator.gather import Gatherer, adapter_entry
+from halo_operator.grpo import GrpoRuns
 from halo_operator.plan import names
 from halo_operator.plan.dataset import plan_dataset, rejected
 from halo_operator.plan.moves import clear
@@ -73,6 +74,7 @@ class Reconciler:
         self._waiting: defaultdict[Key, set[Key]] = defaultdict(set)
         self._gatherer = gatherer
         self._new: dict[Key, Object] = {}
+        self._grpo = GrpoRuns(cluster, gatherer, recorder, lambda run, other: self._waiting[other].add(run), now)
 
     def seen(self, key: Key, new: Object | None) -> None:
         """Keep how a run looked when it was made, until its first reconcile or its next change.
@@ -100,6 +102,8 @@ class Reconciler:
         try:
             if key.kind == "TrainingJob":
                 return await self._run(key)
+            if key.kind == "GrpoRun":
+                return await self._grpo(key)
             if key.kind == "Dataset":
                 return await self._dataset(key)
         except Conflict as error:

@@ -62,6 +62,10 @@ def registry_of(add: Add, woken: Woken) -> kopf.OperatorRegistry:
     async def run_changed(namespace: str | None, name: str, type: str | None, body: Any, **_: Any) -> None:
         add(Key("TrainingJob", namespace or "", name), dict(body) if type == "ADDED" else None)
 
+    @kopf.on.event(GROUP, VERSION, "grporuns", registry=registry)
+    async def grpo_changed(namespace: str | None, name: str, **_: Any) -> None:
+        add(Key("GrpoRun", namespace or "", name))
+
     @kopf.on.event(GROUP, VERSION, "datasets", registry=registry)
     async def dataset_changed(namespace: str | None, name: str, **_: Any) -> None:
         key = Key("Dataset", namespace or "", name)
