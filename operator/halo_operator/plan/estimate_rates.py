@@ -41,6 +41,8 @@ class Rates:
     publish_seconds: float = 30.0
     # Share of a token limit that answers use on average.
     answer_share: float = 0.6
+    # Groups of equal rewards are sampled anew (dynamic sampling).
+    refill: float = 1.4
     slots: int = 64
     # Share of a rollout GPU's memory that weights and keys and values may take.
     memory_share: float = 0.85

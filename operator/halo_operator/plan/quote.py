@@ -102,6 +102,12 @@ def usd_band(found: Roofline, rate: int, budget: int | None) -> Band:
     return Band(low=money.usd(low), centre=money.usd(centre), high=money.usd(high))
 
 
+def held_usd(found: Roofline, h100_milliseconds: int, rate: int) -> int:
+    """Return what holding so many H100-milliseconds takes in micro-USD, with the most that judges may."""
+    judged = math.ceil(found.judge_micro_usd * found.rates.high)
+    return money.charge(plain_gpu_ms(h100_milliseconds, found.h100_equivalent), rate) + judged
+
+
 def plain_gpu_ms(h100_milliseconds: int, h100_equivalent: float) -> int:
     """Return how much time of this GPU a budget in H100-milliseconds buys."""
     return money.ceiling(h100_milliseconds / money.decimal_of(h100_equivalent))

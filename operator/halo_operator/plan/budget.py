@@ -1,0 +1,161 @@
+"""The facts about a TrainingJob's budget and money: where a budget is required, what it must cover, who can pay.
+
+The webhook's answer is advice: only the Workspace's own reconcile places holds, and it counts again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from halo_api.conditions import Reason
+from halo_api.estimate import Estimate
+from halo_operator.plan import money
+from halo_operator.plan.estimate import estimate
+from halo_operator.plan.estimate_runs import workload_of
+from halo_operator.plan.quote import amounts, held_usd, quote, rate_of
+from halo_operator.plan.refusal import Check, Refusal
+from halo_operator.plan.world import RunWorld
+
+
+def budget_is_countable(world: RunWorld) -> Refusal | None:
+    """What has more decimals than hours are counted in would have to be rounded."""
+    budget = world.spec.budget
+    if budget is None:
+        return None
+    try:
+        money.gpu_milliseconds(budget.h100_hours)
+    except money.TooFine as error:
+        return Refusal(Reason.INVALID_SPEC, f"spec.budget.h100Hours: {error}; round it")
+    return None
+
+
+def budget_is_where_it_belongs(world: RunWorld) -> Refusal | None:
+    """A run takes its share of a shared allocation by name; a paid plan wants to know what an online run may cost."""
+    spec, workspace, namespace = world.spec, world.catalog.workspace.spec, world.meta.namespace
+    if spec.base == "halo_rlvr":
+        if spec.budget is None and workspace.plan == "paid":
+            return required(world, f"base halo_rlvr on the paid plan of namespace {namespace} needs one")
+        return None
+    if spec.budget is None and workspace.allocation is not None:
+        return required(world, f"namespace {namespace} has a shared allocation, of which each run takes its share")
+    if spec.budget is not None and workspace.allocation is None:
+        return Refusal(
+            Reason.BUDGET_NOT_ALLOWED,
+            f"spec.budget: found {shown(spec.budget.h100_hours)} H100-hours, but namespace {namespace} has no shared allocation "
+            f"that base {spec.base} could take a share of; remove it",
+        )
+    return None
+
+
+def required(world: RunWorld, why: str) -> Refusal:
+    """Say that a budget is missing, and what it must cover."""
+    least = words_of_least(world)
+    return Refusal(
+        Reason.BUDGET_REQUIRED,
+        f"spec.budget.h100Hours: found none, but {why}; set it" + (f" to at least {least}" if least else ""),
+    )
+
+
+def budget_covers_the_first_checkpoint(world: RunWorld) -> Refusal | None:
+    """A run that is stopped before its first checkpoint would have cost something and left nothing."""
+    budget, work = budget_ms(world), workload_of(world)
+    if budget is None or work is None or budget >= amounts(estimate(work)).least:
+        return None
+    return Refusal(
+        Reason.BUDGET_TOO_SMALL,
+        f"spec.budget.h100Hours: found {money.hours(budget)}, less than {words_of_least(world)}; raise it, or lower spec.saveSteps",
+    )
+
+
+def words_of_least(world: RunWorld) -> str:
+    """Say what a run takes until it leaves an adapter behind, with its three parts."""
+    work = workload_of(world)
+    if work is None:
+        return ""
+    exact = amounts(estimate(work))
+    parts = (exact.start, exact.to_first_checkpoint, exact.publish)
+    start, first, publish = (money.hours(part) for part in parts)
+    return (
+        f"the {money.hours(exact.least)} H100-hours that it takes to start ({start}), to reach the first checkpoint at step "
+        f"{min(work.save_steps, work.steps)} ({first}) and to publish it ({publish})"
+    )
+
+
+def funds_can_hold_it(world: RunWorld) -> Refusal | None:
+    """The whole hold must be free, beside what this run holds already: a shared allocation is asked before a wallet."""
+    workspace, hold = world.catalog.workspace, hold_of(world)
+    if hold is None:
+        return None
+    where, how = (
+        ("spec.budget.h100Hours", "lower it") if world.spec.budget else ("spec.steps", "train less, in fewer steps")
+    )
+    what = "its budget" if world.spec.budget else "the high end of its estimate"
+    mine, namespace = world.status.hold, world.meta.namespace
+    if workspace.free_h100_hours is not None:
+        free = workspace.free_h100_hours + Decimal((mine.h100_hours if mine else None) or 0)
+        needed, found = hold.h100_hours, f"H100-hours, and the shared allocation of namespace {namespace} has"
+    elif workspace.free_usd is not None and hold.usd is not None:
+        free = workspace.free_usd + Decimal((mine.usd if mine else None) or 0)
+        needed, found = hold.usd, f"USD, and the wallet of namespace {namespace} has"
+        how += ", or top up the wallet"
+    else:
+        return None
+    if needed <= free:
+        return None
+    return Refusal(
+        Reason.INSUFFICIENT_FUNDS,
+        f"{where}: the run would hold {what}, {money.plain(needed)} {found} {money.plain(free)} free; {how}",
+        code=402,
+    )
+
+
+@dataclass(frozen=True)
+class Needed:
+    """What is held for a run; in USD only where its GPU has a price."""
+
+    h100_hours: Decimal
+    usd: Decimal | None
+
+
+def hold_of(world: RunWorld) -> Needed | None:
+    """Return the hold of a run: its budget where it has one, else the high end of its estimate; a judge's spend beside it."""
+    work, gpu = workload_of(world), world.catalog.gpu
+    if work is None or gpu is None:
+        return None
+    found, budget, rate = estimate(work), budget_ms(world), rate_of(gpu.spec)
+    held = amounts(found).high if budget is None else budget
+    usd = None if rate is None else held_usd(found, held, rate)
+    return Needed(Decimal(money.hours(held)), None if usd is None else Decimal(money.usd(usd)))
+
+
+def quote_of(world: RunWorld) -> Estimate | None:
+    """Return the quote of a run that the checks accept, or None while something that it names is not there."""
+    work, gpu = workload_of(world), world.catalog.gpu
+    if work is None or gpu is None:
+        return None
+    return quote(estimate(work), rate_of(gpu.spec), budget_ms(world))
+
+
+def budget_ms(world: RunWorld) -> int | None:
+    """Return the budget in H100-milliseconds, if there is one that can be counted."""
+    return (
+        None if world.spec.budget is None or budget_is_countable(world) else money.gpu_milliseconds(budget_hours(world))
+    )
+
+
+def budget_hours(world: RunWorld) -> float:
+    return world.spec.budget.h100_hours if world.spec.budget else 0.0
+
+
+def shown(hours: float) -> str:
+    """Write hours as they were asked for."""
+    return money.plain(money.decimal_of(hours))
+
+
+BUDGET: tuple[Check, ...] = (
+    budget_is_countable,
+    budget_is_where_it_belongs,
+    budget_covers_the_first_checkpoint,
+    funds_can_hold_it,
+)
