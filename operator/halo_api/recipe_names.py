@@ -45,3 +45,5 @@ CODE = ("code_contests_v4",)
 NO_THINKING = ("sql_v4_dapo_r3_122b",)
 # The one bridged recipe that rejection sampling knows.
 RFT_BRIDGED = "bridged_v1"
+# Made for one base model: only a base that lists it trains it.
+LISTED_ONLY = ("sql_v4_dapo_r3_122b",)

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aiohttp import web
@@ -20,7 +20,10 @@ from halo_api.conditions import Reason
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_operator import metrics
 from halo_operator.cluster import ClusterError
-from halo_operator.plan.checks import ADMISSION, Check, Refusal
+from halo_operator.plan.admission import ADMISSION
+from halo_operator.plan.budget import BUDGET, quote_of
+from halo_operator.plan.quote import quote_lines
+from halo_operator.plan.refusal import Check, Refusal
 from halo_operator.plan.world import Catalog, Environment, Meta, RunWorld
 
 log = logging.getLogger(__name__)
@@ -110,7 +113,10 @@ def training_jobs(look: Look, environment: Callable[[], Environment]) -> Judge:
         except ValidationError as error:
             return Decision(unreadable(error))
         catalog = await look(asked.namespace, asked.name, spec)
-        return decided(RunWorld(meta_of(asked), spec, status, (), environment(), catalog), ADMISSION)
+        world = RunWorld(meta_of(asked), spec, status, (), environment(), catalog)
+        decision = decided(world, ADMISSION if asked.operation == "CREATE" else BUDGET)
+        quote = None if decision.refusal else quote_of(world)
+        return replace(decision, warnings=(*quote_lines(quote), *decision.warnings)) if quote else decision
 
     return judge
 

@@ -76,7 +76,7 @@ class Gatherer:
             self.get(Key("GpuClass", "", spec.gpu.type)),
             # A name that was taken this very moment is found taken when the adapter is published.
             self.get(Key("Adapter", namespace, name), fresh=False),
-            self.get(Key("Workspace", namespace, WORKSPACE), fresh=False),
+            self.get(Key("Workspace", namespace, WORKSPACE)),
             self._named("Dataset", namespace, to.dataset),
             self._named("Adapter", namespace, to.parent),
             self._named("Environment", namespace, to.environment),

@@ -15,7 +15,8 @@ from halo_api.conditions import Reason
 from halo_api.training_job import TrainingJobSpec
 from halo_operator import admission
 from halo_operator.cluster import Unreachable
-from halo_operator.plan.checks import Refusal, first_refusal
+from halo_operator.plan.admission import first_refusal
+from halo_operator.plan.refusal import Refusal
 from halo_operator.plan.world import Catalog
 from tests.unit import builders
 

@@ -7,8 +7,8 @@ from datetime import datetime
 from halo_api.conditions import ConditionType, Reason, condition_of
 from halo_api.dataset import DatasetStatus, Inspection
 from halo_operator.plan import conditions, pods
-from halo_operator.plan.checks import listed
 from halo_operator.plan.conditions import Facts, stamp
+from halo_operator.plan.refusal import listed
 from halo_operator.plan.world import DatasetWorld, Note, Object, Plan, PodRef, PodView
 
 DatasetPlan = Plan[DatasetStatus]

@@ -1,25 +1,29 @@
-"""Resolves what admission freezes: every default, the catalog as it is now, the image."""
+"""Freezes what the checks have accepted: every default resolved, the catalog as it is now, the image."""
 
 from __future__ import annotations
 
-from halo_api.run_status import Frozen, FrozenBase, FrozenDataset, FrozenGpu, FrozenLora
-from halo_api.training_methods import LoraSpec
-from halo_operator.plan.checks import inspection_of
-from halo_operator.plan.world import RunWorld
-
-DEFAULT_RANK = 16
-DEFAULT_ALPHA = 32.0
-DEFAULT_LEARNING_RATE = {"sft": 2e-4, "dpo": 5e-6}
-DEFAULT_BETA = 0.1
-DEFAULT_MICRO_BATCH = 1
+from halo_api.run_status import (
+    Frozen,
+    FrozenBase,
+    FrozenDataset,
+    FrozenGpu,
+    FrozenLora,
+    FrozenParent,
+    FrozenRecipe,
+)
+from halo_operator.plan.checks.data import inspection_of
+from halo_operator.plan.resolve import BETA, LEARNING_RATE, MICRO_BATCH, alpha_of, rank_of
+from halo_operator.plan.split import split_of
+from halo_operator.plan.world import BaseEntry, RunWorld
 
 
 def freeze(world: RunWorld) -> Frozen:
     """Return what the run will use for its whole life; the checks must have passed."""
-    base, gpu, dataset, inspection = world.catalog.base, world.catalog.gpu, world.catalog.dataset, inspection_of(world)
-    lora = world.spec.lora
-    if base is None or gpu is None or dataset is None or inspection is None or lora is None:
+    catalog, spec, installed = world.catalog, world.spec, world.environment
+    base, gpu, recipe, parent = catalog.base, catalog.gpu, catalog.recipe, catalog.parent
+    if base is None or gpu is None:
         raise ValueError("freeze comes after the checks")
+    rlvr = spec.rlvr.model_copy(update={"rollout_gpus": split_of(world).rollout}) if spec.rlvr else None
     return Frozen(
         base=FrozenBase(
             name=base.name,
@@ -28,13 +32,7 @@ def freeze(world: RunWorld) -> Frozen:
             dtype=base.spec.dtype,
             context_length=base.spec.context_length,
         ),
-        dataset=FrozenDataset(
-            name=dataset.name,
-            source=dataset.spec.source,
-            sha256=inspection.sha256,
-            rows=inspection.rows,
-            longest_row=inspection.longest_row,
-        ),
+        dataset=dataset(world),
         gpu=FrozenGpu(
             type=gpu.name,
             resource_name=gpu.spec.resource_name,
@@ -43,25 +41,45 @@ def freeze(world: RunWorld) -> Frozen:
             per_gpu=gpu.spec.per_gpu,
             h100_equivalent=gpu.spec.h100_equivalent,
         ),
-        lora=resolved(lora, base.spec.default_trainer, base.spec.context_length),
-        image=world.environment.trainer_image,
-        image_pull_policy=world.environment.image_pull_policy,
-        artifacts_claim=world.environment.artifacts_claim,
-        operator_version=world.environment.operator_version,
+        lora=lora(world, base),
+        rlvr=rlvr,
+        rft=spec.rft,
+        recipe=FrozenRecipe(name=recipe.name, digest=recipe.digest, text=recipe.text) if recipe else None,
+        parent=FrozenParent(name=parent.name, uri=parent.spec.uri, digest=parent.spec.digest) if parent else None,
+        image=installed.trainer_image,
+        image_pull_policy=installed.image_pull_policy,
+        artifacts_claim=installed.artifacts_claim,
+        operator_version=installed.operator_version,
     )
 
 
-def resolved(lora: LoraSpec, default_trainer: str, context_length: int) -> FrozenLora:
-    """Return the LoRA settings with nothing left unset but targetModules, whose unset value means every linear layer."""
-    asked = lora.to_json()
-    method = lora.method or "sft"
+def dataset(world: RunWorld) -> FrozenDataset | None:
+    """Return the data set as it was inspected; None where an environment has the tasks."""
+    entry, inspection = world.catalog.dataset, inspection_of(world)
+    if entry is None or inspection is None:
+        return None
+    return FrozenDataset(
+        name=entry.name,
+        source=entry.spec.source,
+        sha256=inspection.sha256,
+        rows=inspection.rows,
+        longest_row=inspection.longest_row,
+    )
+
+
+def lora(world: RunWorld, base: BaseEntry) -> FrozenLora | None:
+    """Return the LoRA settings of base lora_trl with nothing left unset but targetModules: unset, every linear layer."""
+    asked = world.spec.lora
+    if asked is None or world.spec.base != "lora_trl":
+        return None
+    method = asked.method or "sft"
     defaults = {
-        "trainer": default_trainer,
+        "trainer": base.spec.default_trainer,
         "method": method,
-        "rank": DEFAULT_RANK,
-        "alpha": DEFAULT_ALPHA,
-        "learningRate": DEFAULT_LEARNING_RATE[method],
-        "maxLength": context_length,
-        "microBatch": DEFAULT_MICRO_BATCH,
-    } | ({"beta": DEFAULT_BETA} if method == "dpo" else {})
-    return FrozenLora.model_validate(defaults | asked)
+        "rank": rank_of(world),
+        "alpha": alpha_of(world),
+        "learningRate": LEARNING_RATE[method],
+        "maxLength": base.spec.context_length,
+        "microBatch": MICRO_BATCH,
+    } | ({"beta": BETA} if method == "dpo" else {})
+    return FrozenLora.model_validate(defaults | asked.to_json())

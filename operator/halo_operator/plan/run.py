@@ -10,14 +10,15 @@ from halo_api.report import Outcome
 from halo_api.run_status import Frozen, Topology
 from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan import conditions, pods, progress
+from halo_operator.plan.admission import first_refusal
 from halo_operator.plan.attempts import Attempt, attempt_of
-from halo_operator.plan.checks import Refusal, first_refusal
 from halo_operator.plan.conditions import Facts
 from halo_operator.plan.endings import give_back, over, pause, publish, relaunch_or_fail, seconds_to_relaunch, wind_up
 from halo_operator.plan.freeze import freeze
 from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan, clear, merged, state
 from halo_operator.plan.pod_view import seconds_until_lost
-from halo_operator.plan.topology import topology
+from halo_operator.plan.refusal import Refusal
+from halo_operator.plan.topology import layout_of
 from halo_operator.plan.world import CaUpdate, Note, Plan, PodView, RunWorld
 
 T = ConditionType
@@ -55,10 +56,16 @@ def admit(world: RunWorld, now: datetime) -> RunPlan:
     if refusal:
         return turned_away(world, refusal, now)
     frozen = freeze(world)
-    per_node = world.catalog.gpu.spec.per_node if world.catalog.gpu else 1
-    layout = topology(world.spec.gpu.count, per_node)
+    layout = layout_of(world)
     status = world.status.model_copy(
-        update={"frozen": frozen, "topology": layout, "attempt": 1, "failures": 0, "waiting": None}
+        update={
+            "frozen": frozen,
+            "recipe_digest": frozen.recipe.digest if frozen.recipe else None,
+            "topology": layout,
+            "attempt": 1,
+            "failures": 0,
+            "waiting": None,
+        }
     )
     accepted = {
         T.ACCEPTED: (

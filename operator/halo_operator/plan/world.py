@@ -135,11 +135,12 @@ class ParentEntry:
 
 @dataclass(frozen=True)
 class RecipeEntry:
-    """A frozen recipe, with the digest of its file."""
+    """A frozen recipe, with its file and the digest of it."""
 
     name: str
     digest: str
     spec: RecipeSpec
+    text: str = ""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def load() -> Mapping[str, RecipeEntry]:
         settings = RecipeSettings.model_validate(yaml.safe_load(content)).to_json()
         digest = digest_of(content)
         more = {"name": name, "digest": digest, "retired": name in retired, "successor": retired.get(name)}
-        found[name] = RecipeEntry(name, digest, RecipeSpec.model_validate(settings | more))
+        found[name] = RecipeEntry(name, digest, RecipeSpec.model_validate(settings | more), content.decode())
     return MappingProxyType(found)
 
 

@@ -1,0 +1,43 @@
+"""What is in the API and not built yet: an otherwise good job is refused until it is. These checks come last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from halo_api.conditions import Reason
+from halo_operator.plan.refusal import Refusal
+from halo_operator.plan.world import RunWorld
+
+
+def everything_is_built(world: RunWorld) -> Refusal | None:
+    """The first thing that this version can't do yet speaks."""
+    field = next(missing(world), None)
+    return Refusal(Reason.NOT_YET_AVAILABLE, field) if field else None
+
+
+def missing(world: RunWorld) -> Iterator[str]:
+    """Yield what this version can't do of what is asked, in words."""
+    spec, base = world.spec, world.catalog.base
+    if rlvr := spec.rlvr:
+        for name, phase in (("warmup", rlvr.warmup), ("retention", rlvr.retention), ("judge", rlvr.judge)):
+            if phase is not None:
+                yield f"spec.rlvr.{name}: found one, which this version does not have yet; remove it"
+    if spec.base != "lora_trl":
+        yield f"spec.base: found {spec.base}, which this version does not train yet; use lora_trl"
+    if lora := spec.lora:
+        trainer = lora.trainer or (base.spec.default_trainer if base else "Halo")
+        if lora.method == "dpo":
+            yield "spec.lora.method: found dpo, which this version does not train yet; use sft"
+        if trainer != "Halo":
+            yield f"spec.lora.trainer: found {trainer}, which this version does not have yet; set trainer: Halo"
+        if lora.bundle is not None:
+            yield f"spec.lora.bundle: found {lora.bundle}, which this version does not have yet; leave it out"
+    if spec.context_parallel is not None:
+        yield f"spec.contextParallel: found {spec.context_parallel}, which this version does not have yet; leave it out"
+    if spec.parent is not None:
+        yield f"spec.parent: found {spec.parent.adapter}, and this version does not continue adapters yet; leave it out"
+    if base is not None and not base.spec.source.startswith("pvc://"):
+        yield f"spec.baseModel: the weights of {base.name} are at {base.spec.source}, found no pvc:// source, and this version reads no other yet; put them on a claim"
+
+
+AVAILABLE = (everything_is_built,)

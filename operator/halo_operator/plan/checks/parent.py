@@ -1,0 +1,76 @@
+"""Checks of the adapter that a run continues: is it there, is it genuine, and is it of the same making."""
+
+from __future__ import annotations
+
+from halo_api.conditions import Reason
+from halo_operator.plan.refusal import Refusal
+from halo_operator.plan.resolve import alpha_of, rank_of
+from halo_operator.plan.world import RunWorld
+
+FIELD = "spec.parent.adapter"
+
+
+def parent_is_there(world: RunWorld) -> Refusal | None:
+    """An adapter that another run still trains may come."""
+    if world.spec.parent is None or world.catalog.parent is not None:
+        return None
+    return Refusal(
+        Reason.PARENT_PENDING,
+        f"{FIELD}: found {world.spec.parent.adapter!r}, but there is no such Adapter in namespace {world.meta.namespace}; the run starts when it is published",
+        pending=True,
+    )
+
+
+def parent_was_trained(world: RunWorld) -> Refusal | None:
+    """Where an imported adapter came from nobody can say."""
+    parent = world.catalog.parent
+    if parent is None or parent.spec.trained_by is not None:
+        return None
+    return Refusal(
+        Reason.PARENT_UNFIT,
+        f"{FIELD}: found {parent.name}, which was imported and has no training receipt, and can be served but never continued; name one that a run has published",
+    )
+
+
+def parent_is_verified(world: RunWorld) -> Refusal | None:
+    """Its receipt and its files must have been found right."""
+    parent = world.catalog.parent
+    if parent is None or parent.spec.trained_by is None or parent.verified.status == "True":
+        return None
+    if parent.verified.status == "False":
+        return Refusal(
+            Reason.PARENT_UNFIT,
+            f"{FIELD}: found {parent.name}, whose receipt or files were found wrong ({parent.verified.message}); name another adapter",
+        )
+    return Refusal(
+        Reason.PARENT_PENDING,
+        f"{FIELD}: found {parent.name}, which is not verified yet; the run starts when it is",
+        pending=True,
+    )
+
+
+def parent_is_alike(world: RunWorld) -> Refusal | None:
+    """Same base at the same revision, same rank and alpha: else its weights mean something else."""
+    parent, base = world.catalog.parent, world.catalog.base
+    if parent is None or base is None:
+        return None
+    theirs, rank, alpha = parent.spec, rank_of(world), alpha_of(world)
+    differs = [
+        f"{what} {has} (found {found} here)"
+        for what, has, found in (
+            ("baseModel", theirs.base.name, base.name),
+            ("revision", theirs.base.revision, base.spec.revision),
+            ("rank", theirs.rank, rank),
+            ("alpha", f"{theirs.alpha:g}", f"{alpha:g}"),
+        )
+        if has != found
+    ]
+    if not differs:
+        return None
+    return Refusal(
+        Reason.PARENT_UNFIT,
+        f"{FIELD}: {parent.name} has {', '.join(differs)}; a run continues only its like: use the same, or another adapter",
+    )
+
+
+PARENT = (parent_is_there, parent_was_trained, parent_is_verified, parent_is_alike)
