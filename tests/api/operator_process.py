@@ -47,7 +47,8 @@ class OperatorProcess:
     def __init__(self, admin: Kubectl, server: str = "", **environment: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="halo-operator-"))
         self.identity = f"operator-{uuid.uuid4().hex[:6]}"
-        self.health_port, self.report_port = free_port(), free_port()
+        self.health_port = free_port()
+        self.report_port = int(environment.get("HALO_REPORT_PORT", free_port()))
         self.log = self.folder / "log"
         self.environment = os.environ | {
             "KUBECONFIG": str(service_account_kubeconfig(admin, self.folder, server)),
