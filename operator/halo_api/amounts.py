@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
+
+from halo_api.base import cel, rule
 
 # As everything that was counted is written: never a float, so that anybody can add it up again.
 Amount = Annotated[str, Field(max_length=32, pattern=r"^-?[0-9]+([.][0-9]+)?$")]
@@ -21,7 +23,7 @@ def decimals_of(value: float) -> int:
 
 
 def at_most(decimals: int) -> AfterValidator:
-    """Refuse a number that would have to be rounded; a schema can't say it, since 0.3 is no multiple of 0.001 in floats."""
+    """Refuse a number that would have to be rounded; JSON schema's multipleOf fails on 0.3 and 0.001, as floats do."""
 
     def check(value: float) -> float:
         if (found := decimals_of(value)) > decimals:
@@ -31,5 +33,18 @@ def at_most(decimals: int) -> AfterValidator:
     return AfterValidator(check)
 
 
-Usd = Annotated[float, Field(ge=0, le=1e9), at_most(USD_DECIMALS)]
-Hours = Annotated[float, Field(ge=0, le=1e7), at_most(HOURS_DECIMALS)]
+def decimal(decimals: int, most: float) -> Any:
+    """Return the type of a plain number that is counted exactly; the schema refuses what would have to be rounded, too."""
+    scaled = f"self * {10**decimals}.0"
+    # What a double may be off by, next to which a further decimal is large.
+    off, lost = f"{scaled} - double(int({scaled} + 0.5))", "(self * 1e-9 + 1e-7)"
+    exact = rule(
+        f"{off} < {lost} && {off} > -{lost}",
+        f"'has more than {decimals} decimals, found %s; round it'.format([string(self)])",
+    )
+    return Annotated[float, Field(ge=0, le=most, json_schema_extra=cel(exact)), at_most(decimals)]
+
+
+Usd = decimal(USD_DECIMALS, 1e8)
+Hours = decimal(HOURS_DECIMALS, 1e7)
+UsdPerMillion = decimal(USD_DECIMALS, 1e4)

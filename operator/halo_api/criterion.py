@@ -6,12 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from halo_api.amounts import USD_DECIMALS, Amount, at_most
+from halo_api.amounts import Amount, UsdPerMillion
 from halo_api.base import ApiModel, Name, ShortText, Text, Time, cel, mapped_list, rule
 from halo_api.conditions import Condition
 from halo_api.environment import SecretKey, Url
-
-UsdPerMillion = Annotated[float, Field(ge=0, le=10000), at_most(USD_DECIMALS)]
 
 
 class JudgeEndpoint(ApiModel):
