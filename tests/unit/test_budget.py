@@ -16,6 +16,7 @@ from halo_operator.plan.budget import BUDGET, hold_of, quote_of
 from halo_operator.plan.estimate import estimate
 from halo_operator.plan.estimate_runs import workload_of
 from halo_operator.plan.quote import amounts
+from halo_operator.plan.run import plan_run
 from halo_operator.plan.world import GpuEntry, RunWorld, WorkspaceEntry
 from halo_operator.recipes import RECIPES
 from tests.unit import builders as b
@@ -136,3 +137,16 @@ def test_words_for_no_estimate_are_none() -> None:
     nothing = replace(world(), catalog=b.catalog(dataset=None))
     assert quote_of(nothing) is None
     assert budget.words_of_least(nothing) == ""
+
+
+def test_admission_freezes_the_quote_and_tells_it_with_the_start() -> None:
+    found = world()
+    plan = plan_run(found, b.NOW)
+    assert plan.status
+    assert plan.status.estimate == quote_of(found)
+    (note,) = plan.notes
+    assert note.reason == "Started"
+    assert "; quote: " in note.message
+    later = replace(found, status=plan.status, catalog=b.catalog(gpu=priced(prices=[])))
+    again = plan_run(later, b.NOW)
+    assert (again.status or plan.status).estimate == plan.status.estimate

@@ -12,11 +12,13 @@ from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan import conditions, pods, progress
 from halo_operator.plan.admission import first_refusal
 from halo_operator.plan.attempts import Attempt, attempt_of
+from halo_operator.plan.budget import quote_of
 from halo_operator.plan.conditions import Facts
 from halo_operator.plan.endings import give_back, over, pause, publish, relaunch_or_fail, seconds_to_relaunch, wind_up
 from halo_operator.plan.freeze import freeze
 from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan, clear, merged, state
 from halo_operator.plan.pod_view import seconds_until_lost
+from halo_operator.plan.quote import quote_lines
 from halo_operator.plan.refusal import Refusal
 from halo_operator.plan.topology import layout_of
 from halo_operator.plan.world import CaUpdate, Note, Plan, PodView, RunWorld
@@ -62,6 +64,7 @@ def admit(world: RunWorld, now: datetime) -> RunPlan:
             "frozen": frozen,
             "recipe_digest": frozen.recipe.digest if frozen.recipe else None,
             "topology": layout,
+            "estimate": quote_of(world),
             "attempt": 1,
             "failures": 0,
             "waiting": None,
@@ -113,9 +116,10 @@ def launch(
     words = f"attempt {number}: {layout.nodes} trainer pod{'s' if layout.nodes > 1 else ''}"
     words += f", from the checkpoint of step {resume.step}" if resume else ""
     status = status.model_copy(update={"waiting": None})
-    plan = state(
-        world, status, conditions.working(Reason.STARTING, words, extra), now, Note("Normal", "Started", words)
-    )
+    # The quote is told with the first start: an event of its own would be one more write a run.
+    quoted = f"; {quote_lines(status.estimate)[0]}" if extra and status.estimate else ""
+    note = Note("Normal", "Started", words + quoted)
+    plan = state(world, status, conditions.working(Reason.STARTING, words, extra), now, note)
     service = (pods.rendezvous_service(world.meta),) if layout.nodes > 1 else ()
     if conditions.is_rejected(condition_of(world.status.conditions, T.SCHEDULED)):
         # The status says what refused the pods the last time; it stays true until they are there.
