@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, JsonValue
 
+from halo_api.amounts import Hours, Usd
 from halo_api.base import ApiModel, Name, ShortText, cel, rule
 from halo_api.grpo_reward import Reward, Task, ToolEnvironment
 from halo_api.grpo_status import GrpoRunStatus
+
+# In the schema alone: after the check of its decimals, pydantic takes no other bound.
+ABOVE_ZERO: dict[str, JsonValue] = {"exclusiveMinimum": 0}
 
 Region = Annotated[str, Field(min_length=1, max_length=63)]
 
@@ -132,19 +136,17 @@ class GrpoRunSpec(ApiModel):
         ),
     ]
     reward_budget_usd: Annotated[
-        float,
+        Usd,
         Field(
-            gt=0,
-            le=1000000000,
-            description="rewardBudgetUsd is the hard cap on judge spend, in USD with at most 6 decimals; held on the wallet at the start. Example: 25",
+            json_schema_extra=ABOVE_ZERO,
+            description="rewardBudgetUsd is the hard cap on judge spend, in USD, above 0 to 100000000 with at most 6 decimals; held on the wallet at the start. Example: 25",
         ),
     ]
     gpu_hour_budget: Annotated[
-        float,
+        Hours,
         Field(
-            gt=0,
-            le=1000000,
-            description="gpuHourBudget is the hard cap on GPU time, in hours summed over all GPUs, with at most 3 decimals. Example: 12.5",
+            json_schema_extra=ABOVE_ZERO,
+            description="gpuHourBudget is the hard cap on GPU time, in hours summed over all GPUs, above 0 to 10000000 with at most 3 decimals. Example: 12.5",
         ),
     ]
     qlora: Annotated[bool, Field(description="qlora trains on a base in 4 bits; default true. Example: false")] = True

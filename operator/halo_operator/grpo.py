@@ -24,9 +24,10 @@ from halo_api.workspace import WORKSPACE
 from halo_operator.cluster import Cluster, Conflict, NotFound, Object
 from halo_operator.events import Recorder
 from halo_operator.gather import Gatherer, adapter_entry, criterion_entry, workspace_entry
-from halo_operator.plan.grpo.plan import is_over, plan_grpo
+from halo_operator.plan.grpo.plan import is_over, plan_grpo, refuse
 from halo_operator.plan.grpo.world import AliasEntry, GrpoCatalog, GrpoWorld, Prompts, ServingAdapter, Start
-from halo_operator.plan.world import BaseEntry, GpuEntry, Meta, Note, WorkspaceEntry
+from halo_operator.plan.refusal import Refusal
+from halo_operator.plan.world import BaseEntry, GpuEntry, Meta, Plan, WorkspaceEntry
 from halo_operator.queue import Key
 
 KIND = "GrpoRun"
@@ -129,20 +130,13 @@ class GrpoRuns:
         body = await self._cluster.get(KIND, key.namespace, key.name)
         if body is None:
             return None
+        meta, status = meta_of(body), GrpoRunStatus.model_validate(body.get("status", {}))
         try:
             spec = GrpoRunSpec.model_validate(body["spec"])
-            status = GrpoRunStatus.model_validate(body.get("status", {}))
         except ValidationError as error:
-            self._recorder.record(body, unreadable(error))
-            return None
-        meta = meta_of(body)
-        if meta.deleting or is_over(status):
-            world = GrpoWorld(meta, created_at(body), spec, status)
+            plan = Plan() if is_over(status) else refuse(meta, status, status, unreadable(error), self._now())
         else:
-            # Said before looking: a change between the look and the wish to hear of it would be lost.
-            self._waits(key, Key("Dataset", key.namespace, "*"))
-            world = await self._looks.world_of(meta, created_at(body), spec, status)
-        plan = plan_grpo(world, self._now())
+            plan = plan_grpo(await self._world(body, meta, spec, status), self._now())
         if plan.status is not None:
             try:
                 await self._cluster.write_status(body, plan.status.to_json())
@@ -151,6 +145,13 @@ class GrpoRuns:
         for note in plan.notes:
             self._recorder.record(body, note)
         return plan.requeue_after
+
+    async def _world(self, body: Object, meta: Meta, spec: GrpoRunSpec, status: GrpoRunStatus) -> GrpoWorld:
+        if meta.deleting or is_over(status):
+            return GrpoWorld(meta, created_at(body), spec, status)
+        # Said before looking: a change between the look and the wish to hear of it would be lost.
+        self._waits(Key(KIND, meta.namespace, meta.name), Key("Dataset", meta.namespace, "*"))
+        return await self._looks.world_of(meta, created_at(body), spec, status)
 
 
 async def nothing() -> Object | None:
@@ -233,9 +234,9 @@ def counted(found: list[Object], done: int, total: int, kind: str) -> Prompts:
     return Prompts(total)
 
 
-def unreadable(error: ValidationError) -> Note:
-    """Say what can't be read: the API server's schema is stricter than ours unless CRDs and operator differ in version."""
+def unreadable(error: ValidationError) -> Refusal:
+    """Refuse a spec that the API server's schema let pass and our model does not: it could never be read."""
     first: Any = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    words = f"spec.{where}: {first['msg']}; the CRDs and the operator are of different versions, upgrade the chart"
-    return Note("Warning", Reason.INVALID_SPEC, words)
+    where = ".".join(["spec", *(str(part) for part in first["loc"])])
+    found = f"found {str(first['input'])[:80]!r}, " if first["type"] != "missing" else ""
+    return Refusal(Reason.INVALID_SPEC, f"{where}: {found}{first['msg'].removeprefix('Value error, ')}")

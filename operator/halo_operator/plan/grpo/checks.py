@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 
-from halo_api.amounts import HOURS_DECIMALS, USD_DECIMALS, decimals_of
 from halo_api.conditions import ConditionType, Reason, condition_of
 from halo_operator.plan.grpo.world import GrpoWorld
 from halo_operator.plan.refusal import Refusal, listed
@@ -92,21 +91,6 @@ def adapter_name_is_free(world: GrpoWorld) -> Refusal | None:
         Reason.ADAPTER_NAME_TAKEN,
         f"metadata.name: found {adapter.name!r}, but an Adapter of that name was made by another run; choose another name, or delete that Adapter",
     )
-
-
-def amounts_are_countable(world: GrpoWorld) -> Refusal | None:
-    """What has more decimals than its unit would have to be rounded, and then nothing adds up."""
-    asked = (
-        ("rewardBudgetUsd", world.spec.reward_budget_usd, USD_DECIMALS),
-        ("gpuHourBudget", world.spec.gpu_hour_budget, HOURS_DECIMALS),
-    )
-    for field, value, most in asked:
-        if (found := decimals_of(value)) > most:
-            return Refusal(
-                Reason.INVALID_SPEC,
-                f"spec.{field}: found {value!r} with {found} decimals, and {most} are counted; round it",
-            )
-    return None
 
 
 def schemas_are_json(world: GrpoWorld) -> Refusal | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from halo_api.conditions import Reason
 from halo_operator.plan import money
-from halo_operator.plan.grpo.checks import amounts_are_countable
-from halo_operator.plan.grpo.commitment import PROVISIONED_GPUS, Committed, committed
+from halo_operator.plan.grpo.commitment import PROVISIONED_GPUS, committed
 from halo_operator.plan.grpo.world import GrpoWorld
 from halo_operator.plan.refusal import Refusal, listed
 
@@ -54,7 +53,7 @@ def gpu_class_is_known(world: GrpoWorld) -> Refusal | None:
 
 def gpu_has_a_price(world: GrpoWorld) -> Refusal | None:
     """What is billed has a price before it starts."""
-    if amounts_are_countable(world) or committed(world.spec, world.catalog.gpus):
+    if committed(world.spec, world.catalog.gpus):
         return None
     wanted = world.spec.platform_gpu
     if wanted is None:
@@ -88,7 +87,7 @@ def there_is_a_wallet(world: GrpoWorld) -> Refusal | None:
 
 def wallet_covers_it(world: GrpoWorld) -> Refusal | None:
     """The whole commitment is held at the start, so that no budget can fail half way."""
-    free, found = world.catalog.workspace.free_usd, commitment_of(world)
+    free, found = world.catalog.workspace.free_usd, committed(world.spec, world.catalog.gpus)
     if free is None or found is None or found.total <= free * money.MICRO:
         return None
     ceiling = f" ({PROVISIONED_GPUS} GPUs at the highest active rate)" if found.basis == "autoProvision" else ""
@@ -98,8 +97,3 @@ def wallet_covers_it(world: GrpoWorld) -> Refusal | None:
         f"in all {money.usd(found.total)} USD, but the wallet has {money.plain(free)} USD free; lower a budget, or top up the wallet",
         code=402,
     )
-
-
-def commitment_of(world: GrpoWorld) -> Committed | None:
-    """Return what would be held, None where it can't be said."""
-    return None if amounts_are_countable(world) else committed(world.spec, world.catalog.gpus)

@@ -1,6 +1,6 @@
 """Plans a GrpoRun's next move, and answers whether one may start: for the reconciler and the webhook alike.
 
-`grpo_answer(world)` is all that the webhook needs: `Answer(refusal, warnings, frozen)`. `refusal` says why the run can't start,
+`grpo_answer(world)` is all that the webhook needs: `Answer(refusal, warnings, frozen, estimate)`. `refusal` says why the run can't start,
 with the API's code (400, 402, 404, 429); where `refusal.pending` is true the run would wait, so that the webhook lets it pass with
 that message as a warning. `warnings` has a sentence for each field that is not used as it was asked. The world comes from
 `GrpoLooks.world_of(meta, created_at, spec, status)` of `halo_operator.grpo`.
@@ -12,15 +12,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from halo_api.conditions import ConditionType, Reason, condition_of, is_true
+from halo_api.estimate import Estimate
 from halo_api.grpo_status import FrozenGrpo, GrpoRunStatus
 from halo_operator.plan import conditions
 from halo_operator.plan.conditions import Facts
 from halo_operator.plan.grpo import checks, checks_judges, checks_money, checks_prompts
 from halo_operator.plan.grpo.checks import Check
 from halo_operator.plan.grpo.clamp import resolve, warnings
+from halo_operator.plan.grpo.commitment import committed
+from halo_operator.plan.grpo.estimate import grpo_quote
 from halo_operator.plan.grpo.world import GrpoWorld
 from halo_operator.plan.refusal import Refusal
-from halo_operator.plan.world import Note, Plan
+from halo_operator.plan.world import Meta, Note, Plan
 
 GrpoPlan = Plan[GrpoRunStatus]
 T = ConditionType
@@ -36,7 +39,6 @@ ADMISSION: tuple[Check, ...] = (
     checks.model_is_known,
     checks.model_is_fine_tunable,
     checks.adapter_name_is_free,
-    checks.amounts_are_countable,
     checks.schemas_are_json,
     checks.inline_tasks_are_few,
     checks_judges.criteria_are_there,
@@ -64,6 +66,7 @@ class Answer:
     refusal: Refusal
     warnings: tuple[str, ...]
     frozen: FrozenGrpo
+    estimate: Estimate | None = None
 
 
 def grpo_answer(world: GrpoWorld) -> Answer:
@@ -71,10 +74,11 @@ def grpo_answer(world: GrpoWorld) -> Answer:
     frozen = resolve(world.spec)
     found = [refusal for check in ADMISSION if (refusal := check(world))]
     wrong = next((refusal for refusal in found if not refusal.pending), None)
-    priced = checks_money.commitment_of(world)
+    priced = committed(world.spec, world.catalog.gpus)
     if priced:
         frozen = frozen.model_copy(update={"commitment": priced.words()})
-    return Answer(wrong or (found[0] if found else training_is_available()), warnings(frozen), frozen)
+    refusal = wrong or (found[0] if found else training_is_available())
+    return Answer(refusal, warnings(frozen), frozen, grpo_quote(world, frozen))
 
 
 def training_is_available() -> Refusal:
@@ -92,19 +96,25 @@ def plan_grpo(world: GrpoWorld, now: datetime) -> GrpoPlan:
         return Plan()
     if is_over(world.status):
         # Only suspend can still change; that it was seen tells GitOps tools that there is nothing to wait for.
-        return state(world, world.status, conditions.abnormal(world.status.conditions), now)
+        return state(world.meta, world.status, world.status, conditions.abnormal(world.status.conditions), now)
     answer = grpo_answer(world)
-    status = world.status.model_copy(update={"frozen": answer.frozen, "waiting": None})
-    clamped = tuple(Note("Warning", CLAMPED, words) for words in answer.warnings) if not world.status.frozen else ()
+    status = world.status.model_copy(update={"frozen": answer.frozen, "estimate": answer.estimate, "waiting": None})
     refusal = answer.refusal
     if refusal.pending:
         status = status.model_copy(update={"waiting": refusal.message})
         facts = conditions.waiting(refusal.reason, refusal.message)
-        plan = state(world, status, facts, now, Note("Normal", refusal.reason, refusal.message))
-        return replace(plan, notes=clamped + plan.notes, requeue_after=RECHECK_SECONDS)
-    facts = conditions.refused(refusal.reason, refusal.message)
-    plan = state(world, status, facts, now, Note("Warning", refusal.reason, refusal.message))
+        plan = state(world.meta, world.status, status, facts, now, Note("Normal", refusal.reason, refusal.message))
+        plan = replace(plan, requeue_after=RECHECK_SECONDS)
+    else:
+        plan = refuse(world.meta, world.status, status, refusal, now)
+    clamped = () if world.status.frozen else tuple(Note("Warning", CLAMPED, words) for words in answer.warnings)
     return replace(plan, notes=clamped + plan.notes)
+
+
+def refuse(meta: Meta, old: GrpoRunStatus, status: GrpoRunStatus, refusal: Refusal, now: datetime) -> GrpoPlan:
+    """Say that the run can never be right."""
+    facts = conditions.refused(refusal.reason, refusal.message)
+    return state(meta, old, status, facts, now, Note("Warning", refusal.reason, refusal.message))
 
 
 def is_over(status: GrpoRunStatus) -> bool:
@@ -112,13 +122,12 @@ def is_over(status: GrpoRunStatus) -> bool:
     return is_true(status.conditions, T.COMPLETE) or is_true(status.conditions, T.FAILED)
 
 
-def state(world: GrpoWorld, status: GrpoRunStatus, facts: Facts, now: datetime, *notes: Note) -> GrpoPlan:
+def state(meta: Meta, old: GrpoRunStatus, status: GrpoRunStatus, facts: Facts, now: datetime, *notes: Note) -> GrpoPlan:
     """Return the plan that writes this status, unless it stands there already; with notes if what people act on changed."""
-    generation, old = world.meta.generation, world.status
     new = status.model_copy(
         update={
-            "conditions": conditions.update(status.conditions, facts, generation, now, conditions.RUN_TYPES),
-            "observed_generation": generation,
+            "conditions": conditions.update(status.conditions, facts, meta.generation, now, conditions.RUN_TYPES),
+            "observed_generation": meta.generation,
         }
     )
     if new == old:
