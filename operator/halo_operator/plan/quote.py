@@ -62,14 +62,17 @@ def in_steps(milliseconds: float) -> int:
     return math.ceil(milliseconds / money.MILLI_HOUR_MS) * money.MILLI_HOUR_MS
 
 
-def quote(found: Roofline, rate: int | None, budget: int | None = None) -> Estimate:
-    """Return the estimate as the status keeps it; `rate` in micro-USD a GPU hour, `budget` in H100-milliseconds."""
+def quote(found: Roofline, rate: int | None, budget: int | None = None, judges: int | None = None) -> Estimate:
+    """Return the estimate as the status keeps it.
+
+    `rate` in micro-USD a GPU hour; `budget` in H100-milliseconds and `judges` in micro-USD are the most that may be used.
+    """
     exact = amounts(found)
     band = [exact.low, exact.centre, exact.high]
     capped = [amount if budget is None else min(amount, budget) for amount in band]
     return Estimate(
         h100_hours=Band(low=money.hours(capped[0]), centre=money.hours(capped[1]), high=money.hours(capped[2])),
-        usd=None if rate is None else usd_band(found, rate, budget),
+        usd=None if rate is None else usd_band(found, rate, budget, judges),
         usd_per_gpu_hour=None if rate is None else money.usd(rate),
         start=money.hours(exact.start),
         to_first_checkpoint=money.hours(exact.to_first_checkpoint),
@@ -89,14 +92,15 @@ def quote(found: Roofline, rate: int | None, budget: int | None = None) -> Estim
     )
 
 
-def usd_band(found: Roofline, rate: int, budget: int | None) -> Band:
+def usd_band(found: Roofline, rate: int, budget: int | None, judges: int | None) -> Band:
     """Return the band in USD: GPU time at the rate, capped by the budget, and what judges take."""
     most = None if budget is None else plain_gpu_ms(budget, found.h100_equivalent)
     rates = found.rates
     times = [in_steps(gpu_ms(found, found.total) * share) for share in (rates.low, 1.0, rates.high)]
     judged = [math.ceil(found.judge_micro_usd * share) for share in (rates.low, 1.0, rates.high)]
     low, centre, high = (
-        money.charge(time if most is None else min(time, most), rate) + judge
+        money.charge(time if most is None else min(time, most), rate)
+        + (judge if judges is None else min(judge, judges))
         for time, judge in zip(times, judged, strict=True)
     )
     return Band(low=money.usd(low), centre=money.usd(centre), high=money.usd(high))
