@@ -6,25 +6,34 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from halo_api.adapter import AdapterFile
+from halo_api.adapter import AdapterFile, AdapterSpec
 from halo_api.catalog import BaseModelSpec, GpuClassSpec
 from halo_api.conditions import Condition
+from halo_api.criterion import CriterionSpec
 from halo_api.dataset import DatasetSpec, DatasetStatus, Inspection
+from halo_api.environment import EnvironmentSpec
 from halo_api.report import AdapterReport, CheckpointReport, Outcome
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
+from halo_api.workspace import WorkspaceSpec
 from halo_operator.plan import names
 from halo_operator.plan.world import (
     AdapterEntry,
     BaseEntry,
     Catalog,
+    CriterionEntry,
     DatasetEntry,
     Environment,
+    EnvironmentEntry,
     GpuEntry,
     Meta,
+    ParentEntry,
     PodRef,
     PodView,
     RunWorld,
+    Verdict,
+    WorkspaceEntry,
 )
+from halo_operator.recipes import RECIPES
 
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 DIGEST = "sha256:" + "a" * 64
@@ -115,6 +124,79 @@ def catalog(**changes: Any) -> Catalog:
         "adapter": None,
     }
     return Catalog(**(facts | changes))
+
+
+def rlvr_spec(recipe: str = "sql_v3", **changes: Any) -> TrainingJobSpec:
+    """A good halo_rlvr job on two GPUs; `rlvr` changes its own part."""
+    data = {"envRevision": "desk-v2"} if recipe.startswith("bridged") else {"dataset": "questions"}
+    rlvr = {"recipe": recipe} | data | changes.pop("rlvr", {})
+    facts = {"base": "halo_rlvr", "baseModel": "smol", "gpu": {"type": "h100", "count": 2}, "steps": 100, "batch": 16}
+    return TrainingJobSpec.model_validate(facts | {"rlvr": rlvr} | changes)
+
+
+def rft_spec(recipe: str = "sql_v3", **changes: Any) -> TrainingJobSpec:
+    """A good halo_rft job."""
+    data = {"envRevision": "desk-v2"} if recipe.startswith("bridged") else {"dataset": "questions"}
+    rft = {"recipe": recipe} | data | changes.pop("rft", {})
+    facts = {"base": "halo_rft", "baseModel": "smol", "gpu": {"type": "h100"}, "steps": 100, "batch": 8}
+    return TrainingJobSpec.model_validate(facts | {"rft": rft} | changes)
+
+
+def tasks(rows: int | None = 500, kind: str = "tasks", name: str = "questions") -> DatasetEntry:
+    facts = {"kind": kind, "source": f"pvc://data/{name}.jsonl", "baseModels": ["smol"]}
+    return DatasetEntry(name, 1, DatasetSpec.model_validate(facts), DatasetStatus(rows=rows))
+
+
+def parent(verified: str = "True", imported: bool = False, **changes: Any) -> ParentEntry:
+    facts = {
+        "base": {"name": "smol", "revision": "rev-0001"}, "rank": 16, "alpha": 32, "uri": "pvc://halo-artifacts/support-v3",
+        "digest": DIGEST, "files": [{"path": "adapter_model.safetensors", "sha256": DIGEST, "size": 1}],
+        "trainedBy": {"kind": "TrainingJob", "name": "support-v3", "uid": "uid-0", "step": 100},
+    }  # fmt: skip
+    if imported:
+        facts["trainedBy"] = None
+    return ParentEntry(
+        "support-v3", AdapterSpec.model_validate(facts | changes), verdict(verified, "the digest differs")
+    )
+
+
+def environment(qualified: str = "True", name: str = "desk-v2", **changes: Any) -> EnvironmentEntry:
+    facts = {"package": "OpenEnv", "name": "acme/desk", "revision": "2", "image": "registry.example/desk:2"}
+    spec_ = EnvironmentSpec.model_validate(facts | changes)
+    return EnvironmentEntry(name, spec_, qualified=verdict(qualified, "the gold solutions got 0.4"))
+
+
+def criterion(calibrated: str = "True", drifted: str = "False", unit: str = "trace") -> CriterionEntry:
+    judge = {"url": "https://judge.example/v1", "model": "judge-1", "inputUsd": 0.4, "outputUsd": 1.6}
+    spec_ = CriterionSpec.model_validate({"unit": unit, "rubric": "Is the answer helpful?", "judge": judge})
+    found = verdict(calibrated, "agreement 0.6, wanted 0.8"), verdict(drifted, "agreement fell to 0.5")
+    return CriterionEntry("helpful", spec_, calibrated=found[0], drifted=found[1])
+
+
+def verdict(status: str, why: str) -> Verdict:
+    """What a condition says; why, where it does not say what is wanted."""
+    return Verdict(status, "Why", why)  # type: ignore[arg-type]
+
+
+def workspace(**changes: Any) -> WorkspaceEntry:
+    return WorkspaceEntry(True, WorkspaceSpec.model_validate(changes))
+
+
+def of_tasks(spec_: TrainingJobSpec, **changes: Any) -> RunWorld:
+    """The world of a good halo_rlvr or halo_rft job: everything that it names is there and right."""
+    part = spec_.rlvr or spec_.rft
+    offers = base(offers=["lora_trl", "halo_rlvr", "halo_rft"], chatTemplate={"thinking": True})
+    facts = {
+        "base": BaseEntry("smol", offers),
+        "dataset": tasks() if part and part.dataset else None,
+        "recipe": RECIPES.get(part.recipe) if part else None,
+        "recipe_names": tuple(RECIPES),
+        "environment": environment() if part and part.env_revision else None,
+        "warmup": environment(name="public-v1") if spec_.rlvr and spec_.rlvr.warmup else None,
+        "retention": environment(name="public-v1") if spec_.rlvr and spec_.rlvr.retention else None,
+        "criterion": criterion() if spec_.rlvr and spec_.rlvr.judge else None,
+    }
+    return world(spec=spec_, catalog=catalog(**(facts | changes)))
 
 
 def taken(by: str | None) -> AdapterEntry:

@@ -1,57 +1,97 @@
-"""Whether a run is accepted: one row a fact, with the words that a person reads."""
+"""Whether a run is accepted: the rows of tests/refusals, what is not built yet, and what speaks first."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from halo_operator.plan.checks import first_refusal
+from halo_operator.plan.admission import RULES, first_refusal
 from halo_operator.plan.world import BaseEntry, GpuEntry
-from tests.unit.builders import base, catalog, dataset, gpu, inspection, spec, taken, world
+from tests.refusals import world_training_job as table
+from tests.unit.builders import (
+    base,
+    catalog,
+    dataset,
+    gpu,
+    inspection,
+    of_tasks,
+    parent,
+    rft_spec,
+    rlvr_spec,
+    spec,
+    taken,
+    world,
+)
 
 
 def test_a_good_run_is_accepted() -> None:
     assert first_refusal(world()) is None
 
 
+@pytest.mark.parametrize("row", table.ROWS, ids=lambda row: row.what)
+def test_what_the_world_does_not_allow_is_refused_and_its_counterpart_passes(row: table.Row) -> None:
+    found = table.refusal(row.bad)
+    assert found is not None
+    assert (found.reason, found.code, found.pending) == (row.reason, row.code, row.pending)
+    for words in row.words:
+        assert words in found.message
+    assert table.refusal(row.good) is None
+
+
+@pytest.mark.parametrize("row", table.ROWS, ids=lambda row: row.what)
+def test_a_message_names_the_field_what_was_found_and_what_would_do(row: table.Row) -> None:
+    found = table.refusal(row.bad)
+    assert found is not None
+    field, _, rest = found.message.partition(": ")
+    assert field.startswith(("spec", "metadata.name"))
+    assert "found" in rest
+    assert ";" in rest or "did you mean" in rest
+
+
+def test_every_rule_is_broken_by_a_row() -> None:
+    """A check that no table breaks may as well be missing; the budget's have a table of their own."""
+    broken = {check for check in RULES for row in table.ROWS if check(row.bad)}
+    assert [check.__name__ for check in RULES if check not in broken and "budget" not in check.__module__] == []
+
+
+def test_every_check_has_an_answer_to_every_world() -> None:
+    """The webhook asks all of them, whatever another one found missing."""
+    for row in table.ROWS:
+        for world_ in (row.bad, row.good):
+            for check in RULES:
+                check(world_)
+
+
 @pytest.mark.parametrize(
-    ("why", "changes", "reason", "words"),
+    ("what", "changes", "words"),
     [
-        ("a kind of training that comes later", {"spec": spec(base="halo_rlvr")}, "NotYetAvailable", "spec.base: found halo_rlvr"),
-        ("a base with a typing error", {"spec": spec(baseModel="smoll"), "catalog": catalog(base=None)}, "UnknownBaseModel", "found 'smoll', which is not in the catalog (kubectl get basemodels); did you mean smol"),
-        ("a base of another name", {"spec": spec(baseModel="zz"), "catalog": catalog(base=None)}, "UnknownBaseModel", "there are: large, smol"),
-        ("a base that is closed", {"catalog": catalog(base=BaseEntry("smol", base(fineTunable=False)))}, "BaseNotOffered", "fineTunable is false"),
-        ("a base that offers other things", {"catalog": catalog(base=BaseEntry("smol", base(offers=["grpo"])))}, "BaseNotOffered", "smol offers grpo"),
-        ("an unknown GPU class", {"spec": spec(gpu={"type": "h200", "count": 1}), "catalog": catalog(gpu=None)}, "UnknownGpuClass", "found 'h200'"),
-        ("TRL", {"spec": spec(lora={"trainer": "TRL"})}, "NotYetAvailable", "set trainer: Halo"),
-        ("DPO", {"spec": spec(lora={"method": "dpo"})}, "NotYetAvailable", "use sft"),
-        ("GPUs that fill no whole nodes", {"spec": spec(gpu={"type": "h100", "count": 12}, batch=64)}, "Unfit", "use 8 or 16"),
-        ("fewer rows than GPUs", {"spec": spec(gpu={"type": "h100", "count": 4}, batch=2)}, "Unfit", "use at least 4"),
-        ("a name that another run's adapter has", {"catalog": catalog(adapter=taken("other"))}, "AdapterNameTaken", "choose another name"),
-        ("a data set that can't be read", {"catalog": catalog(dataset=dataset(stalled="line 7: no assistant turn"))}, "DatasetInvalid", "line 7: no assistant turn"),
-        ("rows longer than the base sees", {"catalog": catalog(dataset=dataset(inspections=(inspection(longestRow=4000),)))}, "RowTooLong", "has 4000 tokens, more than the 2048 that fit"),
-        ("a limit beyond the base's context", {"spec": spec(lora={"maxLength": 4096})}, "RowTooLong", "found 4096"),
+        ("halo_rlvr", {"spec": rlvr_spec()}, "spec.base: found halo_rlvr"),
+        ("halo_rft", {"spec": rft_spec()}, "spec.base: found halo_rft"),
+        ("a warm-up", {"spec": rlvr_spec(rlvr={"warmup": {"envRevision": "public-v1", "steps": 5}})}, "spec.rlvr.warmup: found one"),
+        ("a retention", {"spec": rlvr_spec(rlvr={"retention": {"envRevision": "public-v1", "steps": 5}})}, "spec.rlvr.retention: found one"),
+        ("a judge", {"spec": rlvr_spec(rlvr={"judge": {"criterion": "helpful", "weight": 1}})}, "spec.rlvr.judge: found one"),
+        ("TRL", {"spec": spec(lora={"trainer": "TRL"})}, "set trainer: Halo"),
+        ("bundles", {"spec": spec(lora={"bundle": 4})}, "spec.lora.bundle: found 4"),
+        ("split rows", {"spec": spec(contextParallel="auto")}, "spec.contextParallel: found auto"),
+        ("a parent", {"spec": spec(parent={"adapter": "support-v3"}), "catalog": catalog(parent=parent())}, "spec.parent: found support-v3"),
+        ("weights elsewhere", {"catalog": catalog(base=BaseEntry("smol", base(source="hf://org/smol")))}, "no pvc:// source"),
     ],
 )  # fmt: skip
-def test_a_run_that_can_never_be_right_is_refused(why: str, changes: dict, reason: str, words: str) -> None:
-    refusal = first_refusal(world(**changes))
-    assert refusal is not None, why
-    assert (refusal.reason, refusal.pending) == (reason, False)
+def test_a_good_job_of_what_is_not_built_yet_is_refused(what: str, changes: dict[str, Any], words: str) -> None:
+    found = changes.get("spec", spec())
+    asked = world(**changes) if found.base == "lora_trl" else of_tasks(found)
+    assert first_refusal(asked, RULES) is None, what
+    refusal = first_refusal(asked)
+    assert refusal is not None
+    assert (refusal.reason, refusal.pending) == ("NotYetAvailable", False)
     assert words in refusal.message
 
 
-@pytest.mark.parametrize(
-    ("what", "changes", "reason"),
-    [
-        ("the data set", {"catalog": catalog(dataset=None)}, "DatasetPending"),
-        ("its inspection", {"catalog": catalog(dataset=dataset(inspections=()))}, "DatasetPending"),
-        ("its inspection at the catalog's revision", {"catalog": catalog(dataset=dataset(inspections=(inspection(revision="rev-0000"),)))}, "DatasetPending"),
-        ("the base among those that count it", {"catalog": catalog(dataset=dataset(bases=("large",), inspections=()))}, "DatasetNotCounted"),
-    ],
-)  # fmt: skip
-def test_what_may_still_appear_is_waited_for(what: str, changes: dict, reason: str) -> None:
-    refusal = first_refusal(world(**changes))
-    assert refusal is not None, what
-    assert (refusal.reason, refusal.pending) == (reason, True)
+def test_what_can_never_be_right_speaks_before_what_may_still_come() -> None:
+    refusal = first_refusal(world(spec=spec(gpu={"type": "h100", "count": 4}, batch=2), catalog=catalog(dataset=None)))
+    assert refusal is not None
+    assert refusal.reason == "Unfit"
 
 
 def test_overlong_rows_are_allowed_when_the_user_says_what_to_do_with_them() -> None:

@@ -49,27 +49,23 @@ def dataset_is_usable(world: RunWorld) -> Refusal | None:
     dataset = world.catalog.dataset
     if dataset is None:
         return None
+    field = f"{part(world)}.dataset: found Dataset {dataset.name}, which"
     stalled = condition_of(dataset.status.conditions, "Stalled")
     if stalled and stalled.status == "True" and stalled.observed_generation == dataset.generation:
-        return Refusal(
-            Reason.DATASET_INVALID, f"{part(world)}.dataset: Dataset {dataset.name} can't be used: {stalled.message}"
-        )
+        words = f"{field} can't be used: {stalled.message}; mend that in a new Dataset"
+        return Refusal(Reason.DATASET_INVALID, words)
     if world.spec.base_model not in dataset.spec.base_models:
-        return Refusal(
-            Reason.DATASET_NOT_COUNTED,
-            f"{part(world)}.dataset: Dataset {dataset.name} is counted for {', '.join(dataset.spec.base_models)}, found baseModel "
-            f"{world.spec.base_model}; add it to the Dataset's spec.baseModels",
-            pending=True,
+        words = (
+            f"{field} is counted for {', '.join(dataset.spec.base_models)} and not for baseModel {world.spec.base_model}; "
+            "add it to the Dataset's spec.baseModels"
         )
+        return Refusal(Reason.DATASET_NOT_COUNTED, words, pending=True)
     if inspection_of(world) is None and dataset.spec.kind in INSPECTED_KINDS:
         ready = condition_of(dataset.status.conditions, "Ready")
         # What holds the inspection up is worth a word; that it goes on is not.
-        why = f": {ready.message}" if ready and ready.reason not in (Reason.INSPECTING, Reason.INSPECTED) else ""
-        return Refusal(
-            Reason.DATASET_PENDING,
-            f"{part(world)}.dataset: Dataset {dataset.name} is being inspected{why}",
-            pending=True,
-        )
+        why = f" ({ready.message})" if ready and ready.reason not in (Reason.INSPECTING, Reason.INSPECTED) else ""
+        words = f"{field} is being inspected{why}; the run starts when it has been"
+        return Refusal(Reason.DATASET_PENDING, words, pending=True)
     return None
 
 
@@ -109,7 +105,7 @@ def rows_fit_the_base(world: RunWorld) -> Refusal | None:
         return None
     return Refusal(
         Reason.ROW_TOO_LONG,
-        f"spec.lora.dataset: the longest row has {found.longest_row} tokens, more than the {limit} that fit; raise spec.lora.maxLength "
+        f"spec.lora.dataset: found rows of up to {found.longest_row} tokens, more than the {limit} that fit; raise spec.lora.maxLength "
         f"(at most {context}), shorten the rows, or set spec.lora.overlength to drop or truncate",
     )
 
