@@ -13,25 +13,31 @@ from halo_api.conditions import Condition
 class AdapterFile(ApiModel):
     """One file of the adapter."""
 
-    path: Annotated[str, Field(max_length=256, description="path below the adapter's folder.")]
-    sha256: Annotated[Sha256, Field(description="sha256 of its bytes.")]
-    size: Annotated[int, Field(description="size in bytes.")]
+    path: Annotated[
+        str,
+        Field(max_length=256, description="path below the adapter's folder.", examples=["adapter_model.safetensors"]),
+    ]
+    sha256: Annotated[Sha256, Field(description="sha256 of its bytes.", examples=["sha256:" + 64 * "0"])]
+    size: Annotated[int, Field(description="size in bytes.", examples=[73911112])]
 
 
 class AdapterBase(ApiModel):
     """The base that the adapter belongs to."""
 
-    name: Annotated[Name, Field(description="name of the BaseModel.")]
-    revision: Annotated[ShortText, Field(description="revision it was trained on.")]
+    name: Annotated[Name, Field(description="name of the BaseModel.", examples=["qwen3-8b"])]
+    revision: Annotated[
+        ShortText,
+        Field(description="revision it was trained on.", examples=["b968826d9c46dd6066d109eabc6255188de91218"]),
+    ]
 
 
 class TrainedBy(ApiModel):
     """The run that made it."""
 
-    kind: Annotated[ShortText, Field(description="kind of the run.")]
-    name: Annotated[Name, Field(description="name of the run.")]
-    uid: Annotated[ShortText, Field(description="uid of the run.")]
-    step: Annotated[int, Field(description="step the adapter was taken after.")]
+    kind: Annotated[ShortText, Field(description="kind of the run.", examples=["TrainingJob"])]
+    name: Annotated[Name, Field(description="name of the run.", examples=["support-sft"])]
+    uid: Annotated[ShortText, Field(description="uid of the run.", examples=["0d4c7d3e-6f0b-4c5e-9a51-0a3b6d1f2e77"])]
+    step: Annotated[int, Field(description="step the adapter was taken after.", examples=[200])]
 
 
 class AdapterSpec(ApiModel):
@@ -42,11 +48,20 @@ class AdapterSpec(ApiModel):
     )
 
     base: Annotated[AdapterBase, Field(description="base that the adapter belongs to.")]
-    rank: Annotated[int, Field(ge=1, le=256, description="rank of the LoRA.")]
-    alpha: Annotated[float, Field(gt=0, le=4096, description="alpha of the LoRA.")]
-    uri: Annotated[VolumeUri, Field(description="uri of the folder: a PEFT directory.")]
+    rank: Annotated[int, Field(ge=1, le=256, description="rank of the LoRA.", examples=[16])]
+    alpha: Annotated[float, Field(gt=0, le=4096, description="alpha of the LoRA.", examples=[32])]
+    uri: Annotated[
+        VolumeUri,
+        Field(
+            description="uri of the folder: a PEFT directory.", examples=["pvc://halo-artifacts/adapters/support-sft"]
+        ),
+    ]
     digest: Annotated[
-        Sha256, Field(description="digest is the SHA-256 over the sorted lines 'sha256  path' of its files.")
+        Sha256,
+        Field(
+            description="digest is the SHA-256 over the sorted lines 'sha256  path' of its files.",
+            examples=["sha256:" + 64 * "0"],
+        ),
     ]
     files: Annotated[
         list[AdapterFile],

@@ -39,7 +39,8 @@ def decimal(decimals: int, most: float) -> Any:
     # What a double may be off by, next to which a further decimal is large.
     off, lost = f"{scaled} - double(int({scaled} + 0.5))", "(self * 1e-9 + 1e-7)"
     exact = rule(
-        f"{off} < {lost} && {off} > -{lost}",
+        # Above the bound, which is an error of its own, the integer would overflow.
+        f"self > {most:.1f} || ({off} < {lost} && {off} > -{lost})",
         f"'has more than {decimals} decimals, found %s; round it'.format([string(self)])",
     )
     return Annotated[float, Field(ge=0, le=most, json_schema_extra=cel(exact)), at_most(decimals)]

@@ -148,10 +148,15 @@ class Toleration(ApiModel):
     """A taint that the pods of the class tolerate (core/v1 Toleration)."""
 
     key: Annotated[
-        ShortText | None, Field(default=None, description="key is the taint's key; unset tolerates every key.")
+        ShortText | None,
+        Field(
+            default=None, description="key is the taint's key; unset tolerates every key.", examples=["nvidia.com/gpu"]
+        ),
     ]
     operator: Annotated[Literal["Exists", "Equal"], Field(description="operator is Exists or Equal.")] = "Equal"
-    value: Annotated[ShortText | None, Field(default=None, description="value is the taint's value.")]
+    value: Annotated[
+        ShortText | None, Field(default=None, description="value is the taint's value.", examples=["present"])
+    ]
     effect: Annotated[
         Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None,
         Field(default=None, description="effect is the taint's effect; unset tolerates every effect."),
@@ -164,7 +169,10 @@ class Resources(ApiModel):
     cpu: Annotated[
         str,
         Field(
-            max_length=16, pattern=r"^[0-9]+([.][0-9]+)?m?$", description="cpu is the CPU request, such as 4 or 500m."
+            max_length=16,
+            pattern=r"^[0-9]+([.][0-9]+)?m?$",
+            description="cpu is the CPU request, in cores or thousandths (m).",
+            examples=["12"],
         ),
     ] = "4"
     memory: Annotated[
@@ -172,7 +180,8 @@ class Resources(ApiModel):
         Field(
             max_length=16,
             pattern=r"^[0-9]+([.][0-9]+)?(Ki|Mi|Gi|Ti)?$",
-            description="memory is the memory request and limit, such as 64Gi.",
+            description="memory is the memory request and limit.",
+            examples=["128Gi"],
         ),
     ] = "64Gi"
 

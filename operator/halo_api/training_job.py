@@ -27,13 +27,14 @@ from halo_api.training_rules import SPEC_RULES, frozen_field
 class GpuRequest(ApiModel):
     """The GPUs of a run."""
 
-    type: Annotated[Name, Field(description="type names a GpuClass of the cluster.")]
+    type: Annotated[Name, Field(description="type names a GpuClass of the cluster.", examples=["h100"])]
     count: Annotated[
         int,
         Field(
             ge=1,
             le=1024,
             description="count is all GPUs of the run; more than the class's perNode are spread over several nodes, one trainer pod each.",
+            examples=[4],
         ),
     ] = 1
 
@@ -63,7 +64,8 @@ class Budget(ApiModel):
             json_schema_extra=cel(
                 rule(
                     # Beyond 3 decimals a thousandfold is no whole number, give or take what floats lose.
-                    "self * 1000.0 - double(int(self * 1000.0 + 0.5)) < 0.000001 && self * 1000.0 - double(int(self * 1000.0 + 0.5)) > -0.000001",
+                    "self > 100000.0 || (self * 1000.0 - double(int(self * 1000.0 + 0.5)) < 0.000001"
+                    " && self * 1000.0 - double(int(self * 1000.0 + 0.5)) > -0.000001)",
                     "'has more than 3 decimals, found %s; round it'.format([string(self)])",
                 )
             ),
@@ -85,14 +87,23 @@ class TrainingJobSpec(ApiModel):
         ),
     ]
     base_model: Annotated[
-        Name, Field(description="baseModel names a BaseModel of the cluster's catalog (kubectl get basemodels).")
+        Name,
+        Field(
+            description="baseModel names a BaseModel of the cluster's catalog (kubectl get basemodels).",
+            examples=["qwen3-8b"],
+        ),
     ]
     gpu: Annotated[
         GpuRequest, Field(description="gpu is the type and number of GPUs; all of them are billed, idle or not.")
     ]
-    steps: Annotated[int, Field(ge=1, le=1000000, description="steps is the number of optimizer steps.")]
+    steps: Annotated[
+        int, Field(ge=1, le=1000000, description="steps is the number of optimizer steps.", examples=[200])
+    ]
     batch: Annotated[
-        int, Field(ge=1, le=65536, description="batch is the number of rows per optimizer step, over all GPUs.")
+        int,
+        Field(
+            ge=1, le=65536, description="batch is the number of rows per optimizer step, over all GPUs.", examples=[16]
+        ),
     ]
     save_steps: Annotated[
         int,
@@ -100,6 +111,7 @@ class TrainingJobSpec(ApiModel):
             ge=1,
             le=1000000,
             description="saveSteps is the number of steps between checkpoints; there is always one at the last step, and a relaunch resumes from the last.",
+            examples=[50],
         ),
     ] = 50
     seed: Annotated[
@@ -108,6 +120,7 @@ class TrainingJobSpec(ApiModel):
             ge=0,
             le=2147483647,
             description="seed decides data order, adapter initialisation and dropout, and nothing else: runs that differ only in it are comparable.",
+            examples=[0],
         ),
     ] = 0
     parent: Annotated[
@@ -140,6 +153,7 @@ class TrainingJobSpec(ApiModel):
         Field(
             default=None,
             description="contextParallel splits long rows over GPUs: auto with base lora_trl (sft with Halo), 2 or 4 with base halo_rlvr; unset: off.",
+            examples=["auto"],
             json_schema_extra={"x-kubernetes-int-or-string": True, "maxLength": 8},
         ),
     ]
@@ -153,6 +167,7 @@ class TrainingJobSpec(ApiModel):
             ge=0,
             le=100,
             description="backoffLimit is how often the run is relaunched from its last checkpoint after an infrastructure failure.",
+            examples=[3],
         ),
     ] = 3
     lora: Annotated[

@@ -148,12 +148,25 @@ RLVR = (
         ".gpu.count",
     ),
     at_creation(
-        any_of(NOT_RLVR, "self.gpu.count < 2", f"!has({ROLLOUT_GPUS})", f"{ROLLOUT_GPUS} < self.gpu.count"),
+        any_of(
+            NOT_RLVR,
+            "self.gpu.count < 2",
+            f"!has({ROLLOUT_GPUS})",
+            f"{ROLLOUT_GPUS} > 1023",
+            f"{ROLLOUT_GPUS} < self.gpu.count",
+        ),
         f"'must be below gpu.count, found %d of %d, which leaves no GPU to train; lower it or raise gpu.count'.format([{ROLLOUT_GPUS}, self.gpu.count])",
         ".rlvr.rolloutGpus",
     ),
     at_creation(
-        any_of(NOT_RLVR, f"!has({ROLLOUT_GPUS})", f"{ROLLOUT_GPUS} % self.rlvr.rolloutReplicas == 0"),
+        # Zero servers are a bound's to refuse, and no divisor.
+        any_of(
+            NOT_RLVR,
+            f"!has({ROLLOUT_GPUS})",
+            "self.rlvr.rolloutReplicas < 1",
+            "self.rlvr.rolloutReplicas > 512",
+            f"{ROLLOUT_GPUS} % self.rlvr.rolloutReplicas == 0",
+        ),
         f"'must divide rolloutGpus, found %d servers for %d GPUs; give each server as many'.format([self.rlvr.rolloutReplicas, {ROLLOUT_GPUS}])",
         ".rlvr.rolloutReplicas",
     ),
