@@ -29,13 +29,13 @@ class Kubectl:
     def as_user(self, user: str, *groups: str) -> Kubectl:
         return Kubectl(self.tools, self.kubeconfig, self.namespace, user, groups)
 
-    def run(self, *arguments: str, stdin: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, stdin: dict[str, Any] | str | None = None) -> subprocess.CompletedProcess[str]:
         command = [str(self.tools / "kubectl"), "--kubeconfig", str(self.kubeconfig)]
         if self.namespace:
             command += ["--namespace", self.namespace]
         if self.user:
             command += ["--as", self.user, *(f"--as-group={group}" for group in self.groups)]
-        text = json.dumps(stdin) if stdin else None
+        text = json.dumps(stdin) if isinstance(stdin, dict) else stdin
         return subprocess.run([*command, *arguments], input=text, capture_output=True, text=True, timeout=60, cwd=ROOT)
 
     def __call__(self, *arguments: str, stdin: dict[str, Any] | None = None) -> str:

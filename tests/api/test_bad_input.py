@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,60 +28,7 @@ def operator(installed_chart: Kubectl, alone: None) -> Iterator[OperatorProcess]
         yield operator.wait_until_leading()
 
 
-# --- refused by kubectl apply
-
-
-def changed(**changes: Any) -> dict[str, Any]:
-    """A TrainingJob with its spec changed at dotted paths."""
-    body = training_job("small")
-    for path, value in changes.items():
-        where = body["spec"]
-        *parents, last = path.split("__")
-        for parent in parents:
-            where = where[parent]
-        where[last] = value
-    return body
-
-
-def named(name: str) -> dict[str, Any]:
-    return training_job("small", name)
-
-
-def without(field: str) -> dict[str, Any]:
-    body = training_job("small")
-    del body["spec"][field]
-    return body
-
-
-REFUSED_AT_ONCE = [
-    ("steps 0", changed(steps=0), ["spec.steps", "0", "greater than or equal to 1"]),
-    ("steps that are no number", changed(steps="many"), ["spec.steps", "string", "integer"]),
-    ("half a GPU", changed(gpu__count=0.5), ["spec.gpu.count", "integer"]),
-    ("half a GPU in words", changed(gpu__count="0.5"), ["spec.gpu.count", "string", "integer"]),
-    ("no GPU", changed(gpu__count=0), ["spec.gpu.count", "0", "greater than or equal to 1"]),
-    ("a negative rate", changed(lora__learningRate=-1e-4), ["spec.lora.learningRate", "-0.0001", "greater than 0"]),
-    ("an absurd rate", changed(lora__learningRate=1e308), ["spec.lora.learningRate", "1e+308", "less than or equal to 1"]),
-    ("a rate that is no number", changed(lora__learningRate="NaN"), ["spec.lora.learningRate", "string", "number"]),
-    ("a name of 300 characters", named("a" * 300), ["metadata.name", "no more than 253"]),
-    ("a name in capitals", named("Run"), ["metadata.name", '"Run"', "lowercase"]),
-    ("no lora", without("lora"), ["spec.lora", "required by base lora_trl", "add spec.lora"]),
-    ("no base model", without("baseModel"), ["spec.baseModel", "Required value"]),
-    ("a longer warm-up than the run", changed(lora__warmupSteps=30), ["spec.lora.warmupSteps", "30 of 20 steps", "lower it"]),
-    ("dpo by the wrong trainer", changed(lora__method="dpo", lora__trainer="Halo"), ["spec.lora.trainer", "found Halo", "set trainer: TRL"]),
-    ("an unknown kind of training", changed(base="lora"), ["spec.base", '"lora"', '"lora_trl"']),
-    ("a negative seed", changed(seed=-1), ["spec.seed", "-1", "greater than or equal to 0"]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("what", "body", "words"), REFUSED_AT_ONCE, ids=[row[0] for row in REFUSED_AT_ONCE])
-def test_apply_refuses(installed_chart: Kubectl, what: str, body: dict[str, Any], words: list[str]) -> None:
-    said = installed_chart.refused("apply", "--dry-run=server", "-f", "-", stdin=body)
-    assert [word for word in words if word not in said] == [], said
-
-
-def test_apply_refuses_a_field_that_does_not_exist(installed_chart: Kubectl) -> None:
-    said = installed_chart.refused("apply", "--dry-run=server", "-f", "-", stdin=changed(lora__learnRate=1))
-    assert 'unknown field "spec.lora.learnRate"' in said
+# --- refused by kubectl apply: docs/refusals.md has the TrainingJobs
 
 
 @pytest.mark.parametrize(
@@ -94,31 +40,6 @@ def test_a_gpu_class_is_refused_whose_amounts_are_none(installed_chart: Kubectl,
     said = installed_chart.refused("apply", "--dry-run=server", "-f", "-", stdin=body)
     assert f"spec.perGpu.{field}" in said
     assert f'"{value}"' in said
-
-
-def test_a_run_is_a_record_of_which_only_suspend_changes(stage: Stage) -> None:
-    stage.create(training_job(stage.base))
-    changes: dict[str, Any] = {
-        "base": "halo_rft",
-        "baseModel": "other",
-        "gpu": {"count": 2},
-        "steps": 21,
-        "batch": 5,
-        "saveSteps": 6,
-        "seed": 1,
-        "backoffLimit": 0,
-        "lora": {"rank": 4},
-    }
-    schema = stage.kubectl("get", "crd", "trainingjobs.halo.training", "-o", "json")
-    version = json.loads(schema)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    assert set(version["properties"]["spec"]["properties"]) == {*changes, "suspend"}
-    for field, value in changes.items():
-        said = stage.kubectl.refused(
-            "patch", "trainingjob", "run", "--type=merge", "-p", json.dumps({"spec": {field: value}})
-        )
-        assert f"spec.{field}" in said
-        assert "is immutable: a run is a record of what was asked" in said
-    stage.kubectl("patch", "trainingjob", "run", "--type=merge", "-p", '{"spec": {"suspend": true}}')
 
 
 # --- refused by the operator

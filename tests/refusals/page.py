@@ -50,10 +50,10 @@ def page(said: Callable[[Refused], str]) -> str:
     """Return the whole page."""
     parts = [HEAD]
     for module in modules("schema_"):
-        parts += [f"\n## {title(module)}, refused by its schema\n", BY_SCHEMA]
+        parts += [f"\n## {title(module)}: refused by the schema\n", BY_SCHEMA]
         parts += ["\n| spec | answer |\n|---|---|\n", *(schema_line(row, said(row)) for row in module.ROWS)]
     for module in modules("world_"):
-        parts += [f"\n## {title(module)}, refused by a check\n", BY_CHECK]
+        parts += [f"\n## {title(module)}: refused by a check\n", BY_CHECK]
         parts += ["\n| spec | given | code, reason | answer |\n|---|---|---|---|\n"]
         parts += [world_line(row, module.refusal) for row in module.ROWS]
     return "".join(parts)
@@ -85,6 +85,7 @@ def text(answer: str) -> str:
     answer = re.sub(r'^The \w+ "[^"]*" is invalid: ?', "", answer.strip())
     answer = re.sub(r"^Error from server[^:]*: (error when creating .STDIN.: )?", "", answer)
     parts = [part.strip().removeprefix("* ") for part in answer.splitlines() if part.strip()]
+    parts = [part for part in parts if "some validation rules were not checked" not in part]
     # The API server repeats the whole object where a rule is about more than one field of it.
     parts = [re.sub(r"Invalid value: (\{.*\}|\"object\"): ", "", part) for part in parts]
     line = re.sub(r"(.)\1{60,}", r"\1…", "; ".join(parts))
