@@ -88,6 +88,12 @@ def test_a_good_job_of_what_is_not_built_yet_is_refused(what: str, changes: dict
     assert words in refusal.message
 
 
+def test_what_is_missing_speaks_before_what_is_not_built() -> None:
+    refusal = first_refusal(of_tasks(rlvr_spec(), dataset=None))
+    assert refusal is not None
+    assert (refusal.reason, refusal.pending) == ("DatasetPending", True)
+
+
 def test_what_can_never_be_right_speaks_before_what_may_still_come() -> None:
     refusal = first_refusal(world(spec=spec(gpu={"type": "h100", "count": 4}, batch=2), catalog=catalog(dataset=None)))
     assert refusal is not None

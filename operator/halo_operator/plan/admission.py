@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from halo_operator.plan.budget import BUDGET
-from halo_operator.plan.checks.available import AVAILABLE
+from halo_operator.plan.checks.available import everything_is_built
 from halo_operator.plan.checks.catalog import CATALOG
 from halo_operator.plan.checks.data import DATA
 from halo_operator.plan.checks.environment import ENVIRONMENT
@@ -16,8 +16,15 @@ from halo_operator.plan.refusal import Check, Refusal
 from halo_operator.plan.world import RunWorld
 
 RULES: tuple[Check, ...] = (*CATALOG, *RECIPE, *PARENT, *DATA, *LAYOUT, *ENVIRONMENT, *BUDGET)
-# What is wrong with a job is said before what is not built.
-ADMISSION: tuple[Check, ...] = (*RULES, *AVAILABLE)
+
+
+def good_job_is_available(world: RunWorld) -> Refusal | None:
+    """What is wrong with a job, or what it waits for, is said before what is not built."""
+    found = everything_is_built(world)
+    return None if found is None or any(check(world) for check in RULES) else found
+
+
+ADMISSION: tuple[Check, ...] = (*RULES, good_job_is_available)
 
 
 def first_refusal(world: RunWorld, checks: Iterable[Check] = ADMISSION) -> Refusal | None:

@@ -22,10 +22,8 @@ class References:
 
 def references(spec: TrainingJobSpec) -> References:
     """Return what a run needs to be there until it is accepted."""
-    # The schema gets these fields step by step; a spec without them names nothing by them.
-    found = getattr(spec, "parent", None)
-    parent = found.adapter if found else None
-    if rlvr := getattr(spec, "rlvr", None):
+    parent = spec.parent.adapter if spec.parent else None
+    if rlvr := spec.rlvr:
         return References(
             dataset=rlvr.dataset,
             parent=parent,
@@ -35,6 +33,6 @@ def references(spec: TrainingJobSpec) -> References:
             retention=rlvr.retention.env_revision if rlvr.retention else None,
             criterion=rlvr.judge.criterion if rlvr.judge else None,
         )
-    if rft := getattr(spec, "rft", None):
+    if rft := spec.rft:
         return References(dataset=rft.dataset, parent=parent, recipe=rft.recipe, environment=rft.env_revision)
     return References(dataset=spec.lora.dataset if spec.lora else None, parent=parent)

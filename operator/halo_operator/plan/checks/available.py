@@ -1,4 +1,4 @@
-"""What is in the API and not built yet: an otherwise good job is refused until it is. These checks come last."""
+"""What is in the API and not built yet: an otherwise good job is refused until it is. This check comes last."""
 
 from __future__ import annotations
 
@@ -38,6 +38,3 @@ def missing(world: RunWorld) -> Iterator[str]:
         yield f"spec.parent: found {spec.parent.adapter}, and this version does not continue adapters yet; leave it out"
     if base is not None and not base.spec.source.startswith("pvc://"):
         yield f"spec.baseModel: the weights of {base.name} are at {base.spec.source}, found no pvc:// source, and this version reads no other yet; put them on a claim"
-
-
-AVAILABLE = (everything_is_built,)
