@@ -20,6 +20,7 @@ from halo_operator import admission, metrics, recipe_objects
 from halo_operator.cluster import RESOURCES, Cluster, ClusterError, NotFound, Object, expected
 from halo_operator.events import Recorder
 from halo_operator.gather import Gatherer
+from halo_operator.grpo import GrpoLooks
 from halo_operator.lease import Lease
 from halo_operator.queue import Key, WorkQueue
 from halo_operator.recipes import RECIPES
@@ -199,7 +200,12 @@ async def run(settings: Settings) -> int:
         )
 
     health = await serve(health_application(problem), settings.health_port)
-    webhook = admission.Webhook({"TrainingJob": admission.training_jobs(gatherer.catalog_of, reconciler.environment)})
+    webhook = admission.Webhook(
+        {
+            "TrainingJob": admission.training_jobs(gatherer.catalog_of, reconciler.environment),
+            "GrpoRun": admission.grpo_runs(GrpoLooks(cluster, gatherer), lambda: datetime.now(UTC)),
+        }
+    )
     routes = (web.post("/v1/reports", server.take), web.post(admission.PATH, webhook.answer))
     reporting = await serve(application(*routes), settings.report_port, await certificates.prepare())
     serving = [asyncio.create_task(certificates.keep())]

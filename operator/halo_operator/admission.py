@@ -11,17 +11,22 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from aiohttp import web
 from pydantic import ValidationError
 
 from halo_api.conditions import Reason
+from halo_api.estimate import Estimate
+from halo_api.grpo_run import GrpoRunSpec
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_operator import metrics
 from halo_operator.cluster import ClusterError
+from halo_operator.grpo import GrpoLooks, unreadable
 from halo_operator.plan.admission import ADMISSION
 from halo_operator.plan.budget import BUDGET, quote_of
+from halo_operator.plan.grpo.plan import grpo_answer
 from halo_operator.plan.quote import quote_lines
 from halo_operator.plan.refusal import Check, Refusal
 from halo_operator.plan.world import Catalog, Environment, Meta, RunWorld
@@ -115,10 +120,37 @@ def training_jobs(look: Look, environment: Callable[[], Environment]) -> Judge:
         catalog = await look(asked.namespace, asked.name, spec)
         world = RunWorld(meta_of(asked), spec, status, (), environment(), catalog)
         decision = decided(world, ADMISSION if asked.operation == "CREATE" else BUDGET)
-        quote = None if decision.refusal else quote_of(world)
-        return replace(decision, warnings=(*quote_lines(quote), *decision.warnings)) if quote else decision
+        return quoted(decision, quote_of(world) if may_be_quoted(decision) else None)
 
     return judge
+
+
+def grpo_runs(looks: GrpoLooks, now: Callable[[], datetime]) -> Judge:
+    """Return the judge of GrpoRuns; what it does not use as it was asked, it says in any case."""
+
+    async def judge(asked: Asked) -> Decision:
+        try:
+            spec = GrpoRunSpec.model_validate(asked.body.get("spec", {}))
+        except ValidationError as error:
+            return Decision(unreadable(error))
+        answer = grpo_answer(await looks.world_of(meta_of(asked), now(), spec))
+        waits = (f"waits: {answer.refusal.message}",) if answer.refusal.pending else ()
+        decision = Decision(None if waits else answer.refusal, (*answer.warnings, *waits))
+        return quoted(decision, answer.estimate)
+
+    return judge
+
+
+def quoted(decision: Decision, estimate: Estimate | None) -> Decision:
+    """Put the quote before the warnings of a run that may start, or could if its kind of training were built."""
+    if estimate is None or not may_be_quoted(decision):
+        return decision
+    return replace(decision, warnings=(*quote_lines(estimate), *decision.warnings))
+
+
+def may_be_quoted(decision: Decision) -> bool:
+    """Whether nothing is wrong with the run itself."""
+    return decision.refusal is None or decision.refusal.reason == Reason.NOT_YET_AVAILABLE
 
 
 def decided(world: RunWorld, checks: Iterable[Check]) -> Decision:
@@ -140,14 +172,6 @@ def concerns_us(asked: Asked) -> bool:
 def budget_of(body: Object) -> float:
     """Return a run's budget in H100-hours, 0 without one."""
     return float((body.get("spec", {}).get("budget") or {}).get("h100Hours") or 0)
-
-
-def unreadable(error: ValidationError) -> Refusal:
-    """Refuse a spec that the API server's schema takes and our model does not: the run could never be read."""
-    first = error.errors()[0]
-    where = ".".join(["spec", *(str(part) for part in first["loc"])])
-    found = f"found {str(first['input'])[:80]!r}, " if first["type"] != "missing" else ""
-    return Refusal(Reason.INVALID_SPEC, f"{where}: {found}{first['msg'].removeprefix('Value error, ')}")
 
 
 def asked_of(data: bytes) -> Asked:

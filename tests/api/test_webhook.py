@@ -98,6 +98,67 @@ def test_what_is_wrong_is_refused_with_its_code_and_reason(scene: Scene) -> None
     assert stage.api.items(stage.path("trainingjobs")) == []
 
 
+def test_grpo_runs_are_asked_about_too_and_only_so_many_a_minute(scene: Scene) -> None:
+    stage = scene.stage
+    workspace(stage, wallet={"creditUsd": 1000}, storage={"claim": "halo-artifacts"}, startsPerMinute=1)
+    model = f"{GROUP}/basemodels/{stage.base}"
+    stage.api.patch(model, {"spec": {"offers": ["lora_trl", "grpo"]}})
+    priced = {"prices": [{"region": "eu", "usdPerHour": 2.5}]}
+    stage.api.patch(f"{GROUP}/gpuclasses/{stage.base}", {"spec": priced})
+    judge = stage.api.post(stage.path("criteria"), CRITERION)
+    stage.api.request("PUT", stage.path("criteria", "helpful/status"), judge | {"status": {"conditions": [CALIBRATED]}})
+    # There is no traffic to draw prompts from, so that a run waits for it.
+    first = scene.webhook.create(grpo_run(stage.base, "first", maxSteps=9999))
+    assert first.returncode == 0, first.stderr
+    assert "Warning: waits: " in first.stderr
+    assert "Warning: spec.maxSteps: found 9999, used is 5000: clamped to 1 to 5000" in first.stderr
+    second = scene.webhook.create(grpo_run(stage.base, "second"))
+    assert second.stderr.startswith("Error from server (TooManyRequests): ")
+    assert "(RateLimited)" in second.stderr
+    # Who may not make one is told so by the API server, before any review.
+    before = reviews(scene.operator)
+    member = stage.kubectl.as_user("member").run("create", "-f", "-", stdin=grpo_run(stage.base, "third"))
+    assert "Error from server (Forbidden)" in member.stderr
+    assert reviews(scene.operator) == before
+
+
+CALIBRATED = {
+    "type": "Calibrated",
+    "status": "True",
+    "reason": "Calibrated",
+    "message": "agrees with people",
+    "observedGeneration": 1,
+    "lastTransitionTime": "2026-11-29T12:00:00Z",
+}
+CRITERION = {
+    "apiVersion": "halo.training/v1alpha1",
+    "kind": "Criterion",
+    "metadata": {"name": "helpful"},
+    "spec": {
+        "unit": "request",
+        "rubric": "Is the answer right and short?",
+        "judge": {"url": "https://judge.example/v1", "model": "judge-1", "inputUsd": 0.4, "outputUsd": 1.6},
+    },
+}
+
+
+def grpo_run(base: str, name: str, **spec: Any) -> Object:
+    return {
+        "apiVersion": "halo.training/v1alpha1",
+        "kind": "GrpoRun",
+        "metadata": {"name": name},
+        "spec": {
+            "model": base,
+            "reward": {"mode": "single", "criterionId": "helpful"},
+            "promptCount": 100,
+            "rewardBudgetUsd": 25,
+            "gpuHourBudget": 10,
+            "platformGpu": {"gpuType": base, "region": "eu"},
+            **spec,
+        },
+    }
+
+
 def test_the_reason_can_be_read_by_a_program(scene: Scene) -> None:
     with pytest.raises(Refused) as refused:
         scene.stage.create(changed(scene.stage, {"baseModel": "smol"}))

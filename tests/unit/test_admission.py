@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from halo_api.conditions import Reason
+from halo_api.grpo_run import GrpoRunSpec
 from halo_api.training_job import TrainingJobSpec
 from halo_operator import admission
 from halo_operator.cluster import Unreachable
+from halo_operator.grpo import GrpoLooks
 from halo_operator.plan.admission import first_refusal
+from halo_operator.plan.budget import quote_of
+from halo_operator.plan.grpo.world import GrpoWorld, Prompts
 from halo_operator.plan.refusal import Refusal
-from halo_operator.plan.world import Catalog
-from tests.unit import builders
+from halo_operator.plan.world import Catalog, Meta
+from tests.unit import builders, builders_grpo
 
 Object = dict[str, Any]
 
@@ -73,10 +79,12 @@ def created(catalog: Catalog | None = None, **changes: Any) -> Object:
     return response
 
 
-def test_a_good_run_is_allowed() -> None:
+def test_a_good_run_is_allowed_with_its_quote() -> None:
     response = created()
     assert response["allowed"] is True
-    assert not any(line.startswith("waits") for line in response.get("warnings", ()))
+    assert "status" not in response
+    assert [line.split(":")[0] for line in response["warnings"]] == ["quote", "quote"]
+    assert all(len(line) < admission.WARNING_LENGTH for line in response["warnings"])
 
 
 def test_it_refuses_what_the_reconciler_refuses_in_its_words_and_code() -> None:
@@ -107,6 +115,49 @@ def test_what_may_still_come_is_a_warning() -> None:
     assert response["allowed"] is True
     (line,) = (line for line in response["warnings"] if line.startswith("waits: "))
     assert "spec.lora.dataset" in line
+
+
+def test_what_is_not_built_yet_is_refused_with_a_quote_and_nothing_else_is() -> None:
+    later = Refusal(Reason.NOT_YET_AVAILABLE, "spec.base: later")
+    for refusal, lines in ((None, 2), (later, 2), (Refusal(Reason.UNFIT, "spec.gpu: no"), 0)):
+        decision = admission.quoted(admission.Decision(refusal), quote_of(builders.world()))
+        assert len(admission.review_of("u", decision)["response"].get("warnings", ())) == lines
+
+
+class Looks:
+    """What a GrpoRun finds; `world_of` as GrpoLooks has it."""
+
+    def __init__(self, **changes: Any) -> None:
+        self._changes = changes
+
+    async def world_of(self, meta: Meta, created_at: datetime, spec: GrpoRunSpec) -> GrpoWorld:
+        found = builders_grpo.catalog(**self._changes)
+        return replace(builders_grpo.world(found), meta=meta, created_at=created_at, spec=spec)
+
+
+def grpo(catalog: Object, **changes: Any) -> admission.Decision:
+    body = {"metadata": {"name": "run", "uid": "uid-1"}, "spec": builders_grpo.body(**changes)}
+    judge = admission.grpo_runs(cast(GrpoLooks, Looks(**catalog)), lambda: builders.NOW)
+    asked = admission.asked_of(json.dumps(review(kind="GrpoRun", object=body)).encode())
+    return asyncio.run(cast(Coroutine[Any, Any, admission.Decision], judge(asked)))
+
+
+def test_a_grpo_run_is_warned_of_what_is_not_used_as_it_was_asked() -> None:
+    decision = grpo({}, maxSteps=9999)
+    assert decision.refusal
+    assert decision.refusal.reason == Reason.NOT_YET_AVAILABLE
+    assert any("spec.maxSteps: found 9999, used is 5000" in line for line in decision.warnings)
+    assert decision.warnings[0].startswith("quote: ")
+
+
+def test_a_grpo_run_that_waits_is_allowed_and_one_without_money_is_not() -> None:
+    waiting = grpo({"traffic": Prompts()})
+    assert waiting.refusal is None
+    assert waiting.warnings[-1].startswith("waits: ")
+    poor = grpo({"workspace": builders_grpo.workspace(wallet={"creditUsd": 1})})
+    assert poor.refusal
+    assert poor.refusal.code == 402
+    assert poor.warnings == ()
 
 
 def test_and_hides_nothing_that_is_wrong() -> None:
