@@ -1,1 +1,1 @@
-"""`kubectl halo`: follow a run and read its log, through kubectl itself and so with its login and context."""
+"""`kubectl halo`: quote, follow, explain and import runs, through kubectl itself and so with its login and context."""

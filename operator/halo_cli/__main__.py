@@ -6,7 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from halo_cli.estimate import estimate
+from halo_cli.explain import explain, explain_file
+from halo_cli.importer import imported, read, write
 from halo_cli.kubectl import CliError, Kubectl
 from halo_cli.logs import logs
 from halo_cli.watch import watch
@@ -15,18 +19,9 @@ from halo_cli.watch import watch
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit code."""
     options = parser().parse_args(arguments)
-    kubectl = Kubectl(options.namespace, options.context)
     try:
-        if options.verb == "watch":
-            return watch(kubectl, options.run, lambda text: print(text, flush=True))
-        return logs(
-            kubectl,
-            options.run,
-            options.attempt,
-            options.rank,
-            options.follow,
-            lambda text: print(text, file=sys.stderr, flush=True),
-        )
+        code: int = options.run_verb(Kubectl(options.namespace, options.context), options)
+        return code
     except CliError as error:
         print(f"kubectl halo: {error}", file=sys.stderr)
         return 1
@@ -38,23 +33,90 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
+def say(text: str) -> None:
+    """Print what was asked for."""
+    print(text, flush=True)
+
+
+def note(text: str) -> None:
+    """Print what is no part of the output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def run_watch(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    return watch(kubectl, options.run, say)
+
+
+def run_logs(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    return logs(kubectl, options.run, options.attempt, options.rank, options.follow, note)
+
+
+def run_estimate(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    return estimate(kubectl, options.filename, say)
+
+
+def run_explain(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    if (options.target is None) == (options.filename is None):
+        raise CliError("explain-refusal takes either KIND/NAME, such as trainingjob/tickets-sft, or -f FILE")
+    if options.filename is not None:
+        return explain_file(kubectl, options.filename, say)
+    return explain(kubectl, options.target, say)
+
+
+def run_import(_: Kubectl, options: argparse.Namespace) -> int:
+    where = options.file
+    try:
+        text = sys.stdin.read() if where == "-" else Path(where).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(f"{where}: can't be read: {error}") from None
+    found = imported(read(text, where), options.name, options.namespace, where)
+    return write(found, say, note)
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser."""
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("run", metavar="RUN", help="name of the TrainingJob")
-    common.add_argument("-n", "--namespace", metavar="NS", help="its namespace; default: the context's")
+    common.add_argument("-n", "--namespace", metavar="NS", help="the namespace; default: the context's")
     common.add_argument("--context", help="context of the kubeconfig; default: the current one")
-    root = argparse.ArgumentParser(prog="kubectl halo", description="Follow Halo's training runs.")
+    run = argparse.ArgumentParser(add_help=False)
+    run.add_argument("run", metavar="RUN", help="name of the TrainingJob")
+    root = argparse.ArgumentParser(prog="kubectl halo", description="Quote, follow and explain Halo's training runs.")
     verbs = root.add_subparsers(dest="verb", required=True, metavar="VERB")
-    text = "follow a run, one line a change; exit with 0 when it is complete and with 1 when it failed"
-    verbs.add_parser("watch", help=text, description=text, parents=[common])
-    text = "show the log of the pod that trains a run"
-    log = verbs.add_parser("logs", help=text, description=text, parents=[common])
+
+    def verb(
+        name: str, action: Callable[..., int], text: str, *parents: argparse.ArgumentParser
+    ) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=text, description=text, parents=[*parents, common])
+        made.set_defaults(run_verb=action)
+        return made
+
+    quoted = "quote the runs of a file as the cluster would, and make none; exit with 1 if one has no quote"
+    made = verb("estimate", run_estimate, quoted)
+    made.add_argument(
+        "-f", "--filename", metavar="FILE", required=True, help="file, folder or URL, as kubectl takes it"
+    )
+    verb(
+        "watch",
+        run_watch,
+        "follow a run, one line a change; exit with 0 when it is complete and with 1 when it failed",
+        run,
+    )
+    log = verb("logs", run_logs, "show the log of the pod that trains a run", run)
     log.add_argument("-f", "--follow", action="store_true", help="wait for the log to begin, and follow it to its end")
     log.add_argument("--attempt", type=counted_from(1), metavar="N", help="default: the run's current attempt")
     log.add_argument(
         "--rank", type=counted_from(0), default=0, metavar="N", help="which of the attempt's pods; default: 0"
     )
+    why = "say why a run was refused, failed or waits, or would be, and what to do; exit with 1 if it is refused or failed"
+    made = verb("explain-refusal", run_explain, why)
+    made.add_argument(
+        "target", metavar="KIND/NAME", nargs="?", help="such as trainingjob/tickets-sft or grporun/support"
+    )
+    made.add_argument("-f", "--filename", metavar="FILE", help="file of runs that are not made yet")
+    turned = "turn the JSON body of a platform's request (a job's, or start_grpo_run's) into YAML for kubectl apply"
+    made = verb("import", run_import, turned)
+    made.add_argument("file", metavar="FILE", help="the body; - reads standard input")
+    made.add_argument("--name", help="name of the object; default: the body's, else the file's")
     return root
 
 

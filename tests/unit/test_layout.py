@@ -27,7 +27,7 @@ ONLY_IN = {"kopf": "operator/halo_operator/watches.py", "kubernetes": "operator/
 # prefix of paths → the third-party modules that may be imported there
 THIRD_PARTY = {
     "operator/halo_api/": {"pydantic", "yaml"},
-    "operator/halo_cli/": {"pydantic"},
+    "operator/halo_cli/": {"pydantic", "yaml"},
     "operator/halo_operator/plan/": {"pydantic"},
     # pydantic comes with halo_api: run files and reports are its models.
     "supervisor/halo_supervisor/": {"pydantic"},
