@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +15,7 @@ from weakref import WeakValueDictionary
 from pydantic import ValidationError
 
 from halo_api.adapter import AdapterSpec
+from halo_api.base import DNS_NAME
 from halo_api.catalog import BaseModelSpec, GpuClassSpec
 from halo_api.conditions import ConditionType, Reason
 from halo_api.dataset import DatasetStatus
@@ -54,10 +56,10 @@ class GrpoLooks:
         ask, names = self._gatherer.get, dict.fromkeys(spec.reward.criteria)
         alias = spec.auto_adopt.alias_name if spec.auto_adopt else None
         base, adapter, workspace, found_alias, *criteria = await asyncio.gather(
-            ask(Key("BaseModel", "", spec.model)),
+            ask(Key("BaseModel", "", spec.model)) if is_name(spec.model) else nothing(),
             ask(Key("Adapter", namespace, name)) if name else nothing(),
             ask(Key("Workspace", namespace, WORKSPACE)),
-            ask(Key("ModelAlias", namespace, alias)) if alias else nothing(),
+            ask(Key("ModelAlias", namespace, alias)) if alias and is_name(alias) else nothing(),
             *(ask(Key("Criterion", namespace, criterion)) for criterion in names),
         )
         gpus, datasets = await asyncio.gather(
@@ -154,6 +156,11 @@ class GrpoRuns:
         return await self._looks.world_of(meta, created_at(body), spec, status)
 
 
+def is_name(text: str) -> bool:
+    """Whether an object can have that name: of others, the API server does not say that they are not there."""
+    return re.fullmatch(DNS_NAME, text) is not None
+
+
 async def nothing() -> Object | None:
     """Look nothing up."""
     return None
@@ -238,5 +245,6 @@ def unreadable(error: ValidationError) -> Refusal:
     """Refuse a spec that the API server's schema let pass and our model does not: it could never be read."""
     first: Any = error.errors()[0]
     where = ".".join(["spec", *(str(part) for part in first["loc"])])
-    found = f"found {str(first['input'])[:80]!r}, " if first["type"] != "missing" else ""
-    return Refusal(Reason.INVALID_SPEC, f"{where}: {found}{first['msg'].removeprefix('Value error, ')}")
+    words = first["msg"].removeprefix("Value error, ")
+    found = "" if first["type"] == "missing" or words.startswith("found") else f"found {str(first['input'])[:80]!r}, "
+    return Refusal(Reason.INVALID_SPEC, f"{where}: {found}{words}")
