@@ -144,7 +144,7 @@ class OwnCertificates:
         before, self._held = self._held, new
         if before == new:
             return
-        load_into(self._context, new)
+        load_into(self._context, new.leaf, new.leaf_key)
         if before and before.bundle != new.bundle:
             self._spread()
 
@@ -152,24 +152,25 @@ class OwnCertificates:
 class MountedCertificates:
     """A certificate that somebody else keeps in files, such as cert-manager in a mounted Secret."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, look_seconds: float = LONGEST_LOOK_SECONDS) -> None:
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.loaded = asyncio.Event()
         self._pair = (folder / "tls.crt", folder / "tls.key")
-        self._seen: tuple[bytes, ...] = ()
+        self._seen = ("", "")
+        self._look_seconds = look_seconds
 
     async def keep(self) -> None:
         """Load the files whenever they change, for ever; `loaded` is set once they were there."""
         while True:
             try:
-                found = tuple(path.read_bytes() for path in self._pair)
+                found = (self._pair[0].read_text(), self._pair[1].read_text())
                 if found != self._seen:
-                    self.context.load_cert_chain(*self._pair)
+                    load_into(self.context, *found)
                     self._seen = found
                     self.loaded.set()
             except (OSError, ValueError) as error:
                 log.warning("webhook certificate not loaded, trying again: %s", error)
-            await asyncio.sleep(LONGEST_LOOK_SECONDS if self.loaded.is_set() else 2.0)
+            await asyncio.sleep(self._look_seconds if self.loaded.is_set() else min(2.0, self._look_seconds))
 
 
 def step_of(before: Certificates, after: Certificates) -> str:
@@ -219,11 +220,13 @@ def secret_of(certificates: Certificates, namespace: str, resource_version: str 
     }
 
 
-def load_into(context: ssl.SSLContext, certificates: Certificates) -> None:
-    """Have new connections see these certificates; the files they are loaded from exist only for that."""
+def load_into(context: ssl.SSLContext, leaf: str, key: str) -> None:
+    """Have new connections see this certificate; the files it is loaded from exist only for that."""
     with tempfile.TemporaryDirectory() as folder:
-        leaf, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
-        leaf.write_text(certificates.leaf)
-        key.touch(mode=0o600)
-        key.write_text(certificates.leaf_key)
-        context.load_cert_chain(leaf, key)
+        leaf_file, key_file = Path(folder, "tls.crt"), Path(folder, "tls.key")
+        leaf_file.write_text(leaf)
+        key_file.touch(mode=0o600)
+        key_file.write_text(key)
+        # A key that does not fit is found only after the certificate was replaced: not in the context that serves.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(leaf_file, key_file)
+        context.load_cert_chain(leaf_file, key_file)

@@ -8,12 +8,13 @@ import ssl
 from base64 import b64decode
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from cryptography import x509
 
 from halo_operator.certificates import CA_LIFE, LEAF_LIFE, Certificates, advance, issue, names_in
-from halo_operator.tls import certificates_of, load_into, secret_of, trusting
+from halo_operator.tls import MountedCertificates, certificates_of, load_into, secret_of, trusting
 
 HOST = "halo-operator.halo-system.svc"
 HOSTS = (HOST,)
@@ -36,11 +37,11 @@ def seen(*steps: tuple[Certificates, str], host: str = HOST) -> list[int]:
 
     async def serve() -> list[int]:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        load_into(context, steps[0][0])
+        load_into(context, steps[0][0].leaf, steps[0][0].leaf_key)
         server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context)
         port, found = server.sockets[0].getsockname()[1], []
         for certificates, trusted in steps:
-            load_into(context, certificates)
+            load_into(context, certificates.leaf, certificates.leaf_key)
             found.append(await asyncio.to_thread(serial_seen, port, trusted, host))
         server.close()
         return found
@@ -126,6 +127,39 @@ def test_the_secret_keeps_every_step_and_an_incomplete_one_is_made_anew() -> Non
     incomplete = secret_of(announced, "halo-system")
     del incomplete["data"]["ca.key"]
     assert certificates_of(incomplete) is None
+
+
+def test_mounted_files_are_served_once_they_are_there_and_again_when_they_change(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    first = issue(HOSTS, now)
+    second = issue(("elsewhere.svc", HOST), now, first)
+
+    def mount(certificates: Certificates) -> None:
+        (tmp_path / "tls.crt").write_text(certificates.leaf)
+        (tmp_path / "tls.key").write_text(certificates.leaf_key)
+
+    async def serve() -> list[int]:
+        mounted = MountedCertificates(tmp_path, look_seconds=0.05)
+        keeping = asyncio.create_task(mounted.keep())
+        await asyncio.sleep(0.2)
+        assert not mounted.loaded.is_set()
+        mount(first)
+        await asyncio.wait_for(mounted.loaded.wait(), 5)
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=mounted.context)
+        port = server.sockets[0].getsockname()[1]
+        found = [await asyncio.to_thread(serial_seen, port, first.ca)]
+        # Half written: what was served is served on.
+        (tmp_path / "tls.crt").write_text(second.leaf)
+        await asyncio.sleep(0.2)
+        found.append(await asyncio.to_thread(serial_seen, port, first.ca))
+        mount(second)
+        await asyncio.sleep(0.3)
+        found.append(await asyncio.to_thread(serial_seen, port, first.ca))
+        keeping.cancel()
+        server.close()
+        return found
+
+    assert asyncio.run(serve()) == [serial(first), serial(first), serial(second)]
 
 
 @pytest.mark.parametrize("before", [None, "", "b2xk"])

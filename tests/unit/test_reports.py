@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import cast
+
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
 from halo_api.report import Report
 from halo_api.training_job import TrainingJobStatus
+from halo_operator.cluster import Cluster
 from halo_operator.reports import Reports
+from halo_operator.server import LARGEST_REPORT, ReportServer, application
 from tests.unit import builders
 
 
@@ -16,6 +24,16 @@ def report(attempt: int = 1, sequence: int = 1, step: int | None = None) -> Repo
 def stored(attempt: int = 1, step: int | None = None) -> TrainingJobStatus:
     saved = [{**builders.checkpoint(step).to_json(), "attempt": attempt}] if step else []
     return TrainingJobStatus.model_validate({"attempt": attempt, "checkpoints": saved})
+
+
+def test_what_is_too_long_for_a_report_is_not_read_and_a_standby_takes_none() -> None:
+    async def push(leading: bool, size: int) -> int:
+        server = ReportServer(cast(Cluster, None), Reports(), lambda _: None, lambda: leading)
+        async with TestClient(TestServer(application(web.post("/v1/reports", server.take)))) as client:
+            return (await client.post("/v1/reports", data=b"x" * size)).status
+
+    answers = [asyncio.run(push(*asked)) for asked in ((True, LARGEST_REPORT), (True, LARGEST_REPORT + 1), (False, 1))]
+    assert answers == [400, 413, 503]
 
 
 def test_an_older_report_never_replaces_a_newer() -> None:
