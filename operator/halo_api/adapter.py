@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
 from halo_api.base import ApiModel, Name, Sha256, ShortText, VolumeUri, cel, mapped_list, rule
 from halo_api.conditions import Condition
+from halo_api.run_status import ReceiptRef
 
 
 class AdapterFile(ApiModel):
@@ -38,6 +39,13 @@ class TrainedBy(ApiModel):
     name: Annotated[Name, Field(description="name of the run.", examples=["support-sft"])]
     uid: Annotated[ShortText, Field(description="uid of the run.", examples=["0d4c7d3e-6f0b-4c5e-9a51-0a3b6d1f2e77"])]
     step: Annotated[int, Field(description="step the adapter was taken after.", examples=[200])]
+
+
+class AdapterParent(ApiModel):
+    """The adapter that it continues."""
+
+    name: Annotated[Name, Field(description="name of the Adapter.", examples=["support-v2"])]
+    digest: Annotated[Sha256, Field(description="digest that it had.", examples=[f"sha256:{'0' * 64}"])]
 
 
 class AdapterSpec(ApiModel):
@@ -71,6 +79,23 @@ class AdapterSpec(ApiModel):
         TrainedBy | None,
         Field(default=None, description="trainedBy is the run that made it; unset for an imported one."),
     ]
+    parent: Annotated[
+        AdapterParent | None, Field(default=None, description="parent that it continues; unset: it started anew.")
+    ]
+    mode: Annotated[
+        Literal["final", "reasoning"] | None,
+        Field(
+            default=None,
+            description="mode it is served in: final, thinking off, or reasoning, on; unset: as the base is.",
+        ),
+    ]
+    receipt: Annotated[
+        ReceiptRef | None,
+        Field(
+            default=None,
+            description="receipt is the signed record of how it was trained; without one it is never a parent.",
+        ),
+    ]
 
 
 class AdapterStatus(ApiModel):
@@ -103,6 +128,8 @@ class Adapter(ApiModel):
                     ["Run", "string", ".spec.trainedBy.name", 0],
                     ["Step", "integer", ".spec.trainedBy.step", 0],
                     ["Age", "date", ".metadata.creationTimestamp", 0],
+                    ["Mode", "string", ".spec.mode", 1],
+                    ["Parent", "string", ".spec.parent.name", 1],
                     ["URI", "string", ".spec.uri", 1],
                     ["Digest", "string", ".spec.digest", 1],
                 ],

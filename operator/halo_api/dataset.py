@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from halo_api.base import ApiModel, Name, Sha256, ShortText, Text, Time, VolumeUri, cel, mapped_list, rule
+from halo_api.base import ApiModel, Name, Sha256, ShortText, Text, Time, VolumeUri, at_creation, cel, mapped_list, rule
 from halo_api.conditions import Condition
 from halo_api.traffic import TrafficCounts
 
@@ -18,6 +18,17 @@ class DatasetSpec(ApiModel):
         json_schema_extra=cel(
             rule("self.kind == oldSelf.kind", "'is immutable: create a new Dataset for other rows'", ".kind"),
             rule("self.source == oldSelf.source", "'is immutable: create a new Dataset for other rows'", ".source"),
+            rule(
+                "has(self.environment) == has(oldSelf.environment)"
+                " && (!has(self.environment) || self.environment == oldSelf.environment)",
+                "'is immutable: create a new Dataset for another environment'",
+                ".environment",
+            ),
+            at_creation(
+                "self.kind == 'tasks' || !has(self.environment)",
+                "'belongs to kind tasks, found kind ' + self.kind + '; remove it'",
+                ".environment",
+            ),
             rule(
                 "oldSelf.baseModels.all(b, b in self.baseModels)",
                 "'may only grow: runs may rely on what was counted; put the removed ones back'",
@@ -47,6 +58,14 @@ class DatasetSpec(ApiModel):
             description="baseModels are the bases whose tokenizer and chat template count the rows; may only grow.",
             examples=[["qwen3-8b"]],
             json_schema_extra={"x-kubernetes-list-type": "set"},
+        ),
+    ]
+    environment: Annotated[
+        Name | None,
+        Field(
+            default=None,
+            description="environment names the Environment of this namespace, a harness with its staging system, that tasks run in; required by recipe harness_v1.",
+            examples=["returns-desk-2"],
         ),
     ]
 

@@ -164,8 +164,8 @@ class Usage(ApiModel):
 class ReceiptRef(ApiModel):
     """The signed record of how the adapter came to be."""
 
-    digest: Annotated[Sha256, Field(description="digest of the receipt.")]
-    uri: Annotated[VolumeUri, Field(description="uri of the receipt.")]
+    digest: Annotated[Sha256, Field(description="digest of the receipt.", examples=[f"sha256:{'0' * 64}"])]
+    uri: Annotated[VolumeUri, Field(description="uri of the receipt.", examples=["pvc://halo-artifacts/receipt.json"])]
 
 
 class Progress(ApiModel):

@@ -93,4 +93,5 @@ def text(answer: str) -> str:
 
 
 def cell(words: str) -> str:
-    return words.replace("|", "\\|").replace("<", "&lt;")
+    # No pattern may look like a link.
+    return words.replace("|", "\\|").replace("<", "&lt;").replace("](", "&#93;(")
