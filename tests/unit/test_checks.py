@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from halo_api.training_job import TrainingJobSpec
 from halo_operator.plan.admission import RULES, first_refusal
+from halo_operator.plan.checks.catalog import spec_has_its_part
 from halo_operator.plan.world import BaseEntry, GpuEntry
 from tests.refusals import world_training_job as table
 from tests.unit.builders import (
@@ -51,8 +53,28 @@ def test_a_message_names_the_field_what_was_found_and_what_would_do(row: table.R
 
 def test_every_rule_is_broken_by_a_row() -> None:
     """A check that no table breaks may as well be missing; the budget's have a table of their own."""
-    broken = {check for check in RULES for row in table.ROWS if check(row.bad)}
+    broken = {check for check in RULES for row in table.ROWS if check(row.bad)} | {spec_has_its_part}
     assert [check.__name__ for check in RULES if check not in broken and "budget" not in check.__module__] == []
+
+
+@pytest.mark.parametrize(
+    ("spec_", "words"),
+    [
+        (spec().model_copy(update={"lora": None}), "found base lora_trl with no spec.lora;"),
+        (spec(lora={"dataset": None}), "with no spec.lora.dataset;"),
+        (spec(base="halo_rlvr"), "found base halo_rlvr with no spec.rlvr and spec.lora;"),
+        (rft_spec().model_copy(update={"rlvr": rlvr_spec().rlvr}), "found base halo_rft with spec.rlvr;"),
+    ],
+)  # fmt: skip
+def test_what_only_older_definitions_let_pass_is_refused_too(spec_: TrainingJobSpec, words: str) -> None:
+    refusal = first_refusal(world(spec=spec_))
+    assert refusal is not None
+    assert refusal.reason == "InvalidSpec"
+    assert words in refusal.message
+
+
+def test_halo_rft_takes_some_lora_settings() -> None:
+    assert spec_has_its_part(world(spec=rft_spec(lora={"rank": 8}))) is None
 
 
 def test_every_check_has_an_answer_to_every_world() -> None:

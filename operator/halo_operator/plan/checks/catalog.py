@@ -7,6 +7,29 @@ from halo_operator.plan.refusal import Refusal, listed
 from halo_operator.plan.world import RunWorld
 
 
+def spec_has_its_part(world: RunWorld) -> Refusal | None:
+    """The schema says it too, unless the CRDs are of another version than the operator."""
+    spec = world.spec
+    parts = (
+        ("lora_trl", "spec.lora", spec.lora),
+        ("halo_rlvr", "spec.rlvr", spec.rlvr),
+        ("halo_rft", "spec.rft", spec.rft),
+    )
+    missing = [field for base, field, found in parts if base == spec.base and found is None]
+    # halo_rft takes a few settings of spec.lora too.
+    apart = {spec.base, "lora_trl"} if spec.base == "halo_rft" else {spec.base}
+    extra = [field for base, field, found in parts if base not in apart and found is not None]
+    if spec.base == "lora_trl" and spec.lora is not None and spec.lora.dataset is None:
+        missing.append("spec.lora.dataset")
+    if not missing and not extra:
+        return None
+    words = [*(f"no {field}" for field in missing), *extra]
+    return Refusal(
+        Reason.INVALID_SPEC,
+        f"spec: found base {spec.base} with {' and '.join(words)}; mend that, and upgrade the CRDs, which should have said so",
+    )
+
+
 def fine_tuning_is_on(world: RunWorld) -> Refusal | None:
     """A namespace without the feature answers as if there were no such API."""
     if world.catalog.workspace.spec.features.fine_tuning:
@@ -105,6 +128,7 @@ def trainer_fits(world: RunWorld) -> Refusal | None:
 
 
 CATALOG = (
+    spec_has_its_part,
     fine_tuning_is_on,
     base_model_is_known,
     base_model_offers_it,
