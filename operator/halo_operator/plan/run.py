@@ -78,7 +78,7 @@ def admit(world: RunWorld, now: datetime) -> RunPlan:
         )
     }
     if world.spec.suspend:
-        return state(world, status, {**conditions.suspended("suspended before it started"), **accepted}, now)
+        return state(world, status, {**conditions.suspended("suspended before its first checkpoint"), **accepted}, now)
     return launch(world, status, frozen, now, accepted)
 
 
