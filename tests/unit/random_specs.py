@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import fields, replace
 from typing import Any
 
@@ -248,3 +249,30 @@ def random_catalogs(draw: st.DrawFn, spec: Any) -> Catalog:
         retention=environment(),
         criterion=seldom_none(b.criterion(draw(STATUS), draw(st.sampled_from(["False", "True"])))),
     )
+
+
+WILD = st.sampled_from(
+    [None, 0, -1, 1.5, 0.1, 1e308, -1e308, 2**31, 2**63, "", "0.5", "NaN", "auto", "x" * 300, "a b", True, [], ["a"] * 100, {}, {"a": 1}]
+)  # fmt: skip
+
+
+def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path of every member below a JSON object."""
+    if not isinstance(node, dict):
+        return []
+    return [found for key, value in node.items() for found in ((*path, key), *places(value, (*path, key)))]
+
+
+@st.composite
+def wild_specs(draw: st.DrawFn) -> dict[str, Any]:
+    """A spec as somebody may have typed it: members of it missing, of another type, or out of any bounds."""
+    spec = deepcopy(draw(specs()))
+    for path in draw(st.lists(st.sampled_from(places(spec)), max_size=2)):
+        where: Any = spec
+        for key in path[:-1]:
+            where = where.get(key) if isinstance(where, dict) else None
+        if isinstance(where, dict) and path[-1] in where:
+            where[path[-1]] = draw(WILD)
+            if draw(st.integers(0, 4)) == 4:
+                del where[path[-1]]
+    return spec
