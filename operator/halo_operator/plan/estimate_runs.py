@@ -128,8 +128,8 @@ def halo_rft(world: RunWorld, parts: Parts) -> Workload | None:
     spec, rft, entry = world.spec, world.spec.rft, world.catalog.recipe
     if rft is None or entry is None:
         return None
-    counted = counted_by(world)
-    tasks = min(rft.tasks, counted.rows) if counted else rft.tasks
+    rows = world.catalog.dataset.status.rows if world.catalog.dataset else None
+    tasks = rft.tasks if rows is None else min(rft.tasks, rows)
     sampled = replace(episode(world, entry.spec), episodes=float(tasks * rft.samples))
     row = sampled.turn_rows_tokens / sampled.turns
     training = Training(rows=spec.batch, row_tokens=row, longest=sampled.episode_tokens, rank=rank_of(world))
