@@ -10,7 +10,7 @@ import pytest
 from halo_api.conditions import Reason
 from tests.api import pods
 from tests.api.kube import Kubectl
-from tests.api.operator_process import OperatorProcess, catalog, dataset, replica, training_job
+from tests.api.operator_process import OperatorProcess, dataset, replica, training_job
 from tests.api.pods import failed, trained
 from tests.api.stage import Stage, attempts
 
@@ -28,29 +28,14 @@ def operator(installed_chart: Kubectl, alone: None) -> Iterator[OperatorProcess]
         yield operator.wait_until_leading()
 
 
-# --- refused by kubectl apply: docs/refusals.md has the TrainingJobs
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("cpu", "1.2.3"), ("cpu", "."), ("memory", "1..5Gi"), ("memory", "64GB"), ("memory", "-1Gi")]
-)
-def test_a_gpu_class_is_refused_whose_amounts_are_none(installed_chart: Kubectl, field: str, value: str) -> None:
-    body = catalog("small")[1]
-    body["spec"]["perGpu"][field] = value
-    said = installed_chart.refused("apply", "--dry-run=server", "-f", "-", stdin=body)
-    assert f"spec.perGpu.{field}" in said
-    assert f'"{value}"' in said
-
-
-# --- refused by the operator
+# --- refused by the operator; what kubectl apply itself refuses stands in tests/refusals
 
 
 REFUSED_SOON = [
     ("an unknown base", {"baseModel": "smol"}, "UnknownBaseModel", ["spec.baseModel", "'smol'", "kubectl get basemodels"]),
     ("an unknown GPU", {"gpu": {"type": "h1000"}}, "UnknownGpuClass", ["spec.gpu.type", "'h1000'", "kubectl get gpuclasses"]),
-    ("the trainer TRL", {"lora": {"dataset": "chat", "trainer": "TRL"}}, "NotYetAvailable", ["spec.lora.trainer", "found TRL", "set trainer: Halo"]),
-    ("the method dpo", {"lora": {"dataset": "chat", "method": "dpo"}}, "NotYetAvailable", ["spec.lora.method", "found dpo", "use sft"]),
-    ("the base halo_rlvr", {"base": "halo_rlvr", "lora": None}, "NotYetAvailable", ["spec.base", "found halo_rlvr", "use lora_trl"]),
+    ("dpo by a base's trainer Halo", {"lora": {"dataset": "chat", "method": "dpo"}}, "TrainerUnfit", ["spec.lora.method", "Halo", "set spec.lora.trainer: TRL"]),
+    ("a base that offers no RLVR", {"base": "halo_rlvr", "lora": None, "rlvr": {"dataset": "chat"}, "gpu": {"count": 2}}, "BaseNotOffered", ["spec.baseModel", "offers lora_trl", "found base halo_rlvr"]),
     ("a batch smaller than its GPUs", {"gpu": {"count": 8}, "batch": 4}, "Unfit", ["spec.batch", "found 4", "at least 8"]),
     ("GPUs that leave a node half used", {"gpu": {"count": 12}, "batch": 12}, "Unfit", ["spec.gpu.count", "found 12", "use 8 or 16"]),
 ]  # fmt: skip
@@ -71,6 +56,15 @@ def test_a_condition_refuses(
     assert [word for word in words if word not in found["message"]] == [], found["message"]
     assert stage.condition("Failed")["status"] == "True"
     assert stage.all_pods() == []
+
+
+def test_what_is_not_built_yet_is_refused_once_all_else_is_right(stage: Stage, operator: OperatorProcess) -> None:
+    stage.inspected_dataset()
+    stage.create(training_job(stage.base, lora={"dataset": "chat", "trainer": "TRL"}))
+    stage.until_state("Refused", seconds=TOLD_WITHIN)
+    found = stage.condition("Accepted")
+    assert (found["status"], found["reason"]) == ("False", "NotYetAvailable")
+    assert "spec.lora.trainer: found TRL" in found["message"]
 
 
 def test_a_missing_dataset_is_waited_for(stage: Stage, operator: OperatorProcess) -> None:
@@ -234,4 +228,6 @@ def test_a_name_of_253_characters_with_dots_works_to_the_end(stage: Stage, opera
     stage.finish(pod, trained(pod))
     stage.until_state("Succeeded", name)
     assert stage.adapter(name)
-    assert {e["reason"] for e in stage.events(name)} == {"Started", "CheckpointSaved", "Succeeded"}
+    # Events are told after all else.
+    told = {"Started", "CheckpointSaved", "Succeeded"}
+    stage.until(lambda: {e["reason"] for e in stage.events(name)} == told, "its events are told")
