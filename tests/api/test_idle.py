@@ -124,5 +124,15 @@ def test_the_operator_never_asks_for_what_its_roles_do_not_allow(audit: AuditLog
     asked = [e for e in audit.entries() if e.user == OPERATOR]
     assert asked
     assert [str(e) for e in asked if not e.allowed] == []
-    written = {"adapters", "datasets/status", "events", "leases", "pods", "secrets", "services", "trainingjobs/status"}
+    written = {
+        "adapters",
+        "datasets/status",
+        "events",
+        "leases",
+        "pods",
+        "secrets",
+        "services",
+        "trainingjobs/status",
+        "recipes",
+    }
     assert {e.resource for e in asked if e.stored} <= written
