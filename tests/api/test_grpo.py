@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from halo_api.grpo_run import GrpoRunSpec
-from tests.api.grpo_scene import NOW, TOOLS, GrpoScene, body
+from halo_operator.plan.grpo.clamp import resolve
+from tests.api.client import Api, Refused
+from tests.api.grpo_scene import GROUP, NOW, TOOLS, GrpoScene, body
 from tests.api.kube import Kubectl, eventually
 from tests.api.operator_process import OperatorProcess
 from tests.refusals.schema_grpo import ADOPT, EXEC, run
+from tests.unit.random_grpo import specs
 
 pytestmark = pytest.mark.api
 
@@ -285,3 +290,22 @@ def test_tasks_of_any_json_are_kept_and_can_be_suspended(shared_admin: Kubectl) 
     operation = [{"op": "replace", "path": "/spec/tasksInline/0/goal/2/x/1/y", "value": 1}]
     said = shared_admin.refused("patch", "grporun", "anything", "--type=json", "-p", json.dumps(operation))
     assert "spec.tasksInline" in said
+
+
+def test_what_the_schema_takes_the_operator_can_read(installed_chart: Kubectl) -> None:
+    """Random specs, most of them extreme: the API server refuses one with 422, or the model reads what it has stored."""
+    api, seen = Api.connect(installed_chart.kubeconfig), Counter[str]()
+
+    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(specs())
+    def tried(spec: dict[str, Any]) -> None:
+        try:
+            made = api.post(f"{GROUP}/namespaces/default/grporuns?dryRun=All", body("GrpoRun", "random", **spec))
+        except Refused as refused:
+            seen[str(refused.status)] += 1
+            return
+        resolve(GrpoRunSpec.model_validate(made["spec"]))
+        seen["taken"] += 1
+
+    tried()
+    assert seen.keys() == {"422", "taken"}

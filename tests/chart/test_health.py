@@ -28,7 +28,7 @@ def health(kind: str, status: dict[str, Any] | None, *conditions: tuple[str, str
 WAITING = ("Progressing", "waiting for the operator")
 
 
-@pytest.mark.parametrize("kind", ["TrainingJob", "Dataset"])
+@pytest.mark.parametrize("kind", ["TrainingJob", "GrpoRun", "Dataset"])
 @pytest.mark.parametrize(
     ("moment", "status", "conditions", "expected"),
     [
@@ -46,7 +46,7 @@ WAITING = ("Progressing", "waiting for the operator")
         ),
     ],
 )
-def test_both_kinds(
+def test_every_kind(
     kind: str,
     moment: str,
     status: dict[str, Any] | None,

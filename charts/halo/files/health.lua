@@ -1,4 +1,4 @@
--- Argo CD health of TrainingJobs and Datasets, from their conditions. A run is Healthy when its adapter is published, as a
+-- Argo CD health of TrainingJobs, GrpoRuns and Datasets, from their conditions. A run is Healthy when its adapter is published, as a
 -- batch Job is when it is done; a Dataset when it is Ready. A status about an older generation says nothing.
 local health = {status = "Progressing", message = "waiting for the operator"}
 local status = obj.status
