@@ -102,7 +102,10 @@ class TrainingJobSpec(ApiModel):
     batch: Annotated[
         int,
         Field(
-            ge=1, le=65536, description="batch is the number of rows per optimizer step, over all GPUs.", examples=[16]
+            ge=1,
+            le=65536,
+            description="batch is the number of rows per optimizer step, over all GPUs; with base halo_rlvr of episodes per step for each trainer GPU, a multiple of the recipe's group size.",
+            examples=[16],
         ),
     ]
     save_steps: Annotated[

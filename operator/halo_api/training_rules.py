@@ -81,7 +81,7 @@ LORA = (
     ),
     at_creation(
         any_of("self.base != 'halo_rft'", NO_LORA, " && ".join(f"!has(self.lora.{name})" for name in LORA_FIELDS)),
-        f"'takes only rank, alpha and learningRate with base halo_rft, found ' + ({NOT_OF_RFT}) + '; remove it'",
+        f"'takes only rank, alpha and learningRate with base halo_rft, found %s; remove it'.format([{NOT_OF_RFT}])",
         ".lora",
     ),
     at_creation(
