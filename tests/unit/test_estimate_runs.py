@@ -6,14 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from halo_api.criterion import CriterionSpec
+from halo_api.estimate import Estimate
+from halo_operator.plan.budget import BUDGET, hold_of, quote_of
 from halo_operator.plan.estimate import Workload, estimate
 from halo_operator.plan.estimate_runs import workload_of
 from halo_operator.plan.quote import amounts, quote, quote_lines
-from halo_operator.plan.world import BaseEntry, CriterionEntry, RunWorld
+from halo_operator.plan.world import BaseEntry, CriterionEntry, GpuEntry, RunWorld
 from halo_operator.recipes import RECIPES
 from tests.unit import builders as b
+
+Object = dict[str, Any]
 
 QWEN3_8B = {
     "parametersB": 8.19, "contextLength": 40960, "offers": ["lora_trl", "halo_rlvr", "halo_rft"], "chatTemplate": {"thinking": True},
@@ -134,3 +140,56 @@ def test_the_quote_in_words_fits_a_warning() -> None:
 def test_there_is_no_estimate_while_something_is_not_there(missing: str) -> None:
     found = world()
     assert workload_of(replace(found, catalog=replace(found.catalog, **{missing: None}))) is None
+
+
+bases = st.fixed_dictionaries(
+    {"parametersB": st.floats(1e-6, 10_000), "contextLength": st.integers(128, 16_777_216), "gpus": st.integers(1, 8)},
+    optional={
+        "activeParametersB": st.floats(1e-6, 10_000),
+        "attention": st.sampled_from(["full", "hybrid"]),
+        "dtype": st.sampled_from(["bf16", "fp32"]),
+        "shape": st.none(),
+    },
+)
+classes = st.fixed_dictionaries(
+    {"memoryGiB": st.integers(1, 4096), "h100Equivalent": st.floats(1e-300, 1000)},
+    optional={
+        "peakTflops": st.floats(1e-300, 1e6),
+        "bandwidthTBs": st.floats(1e-300, 1e4),
+        "prices": st.just([{"region": "eu", "usdPerHour": 10_000, "markup": 100}]),
+    },
+)
+
+
+@given(
+    model=bases,
+    gpu=classes,
+    recipe=st.sampled_from(sorted(RECIPES)),
+    kind=st.sampled_from(["halo_rlvr", "halo_rft"]),
+    steps=st.integers(1, 10**6),
+    batch=st.integers(1, 65_536),
+    count=st.integers(1, 1024),
+    rollout=st.integers(1, 1023),
+    budget=st.none() | st.integers(1, 10**8).map(lambda n: n / 1000),
+)
+@settings(max_examples=200, deadline=None)
+def test_whatever_the_schema_lets_pass_has_a_quote(
+    model: Object,
+    gpu: Object,
+    recipe: str,
+    kind: str,
+    steps: int,
+    batch: int,
+    count: int,
+    rollout: int,
+    budget: float | None,
+) -> None:
+    part = {"rlvr": {"recipe": recipe, "rolloutGpus": rollout}} if kind == "halo_rlvr" else {"rft": {"recipe": recipe}}
+    asked = {"base": kind, "steps": steps, "batch": batch, "gpu": {"type": "h100", "count": count}} | part
+    found = world(recipe, model, **(asked | ({"budget": {"h100Hours": budget}} if budget else {})))
+    found = replace(found, catalog=replace(found.catalog, gpu=GpuEntry("h100", b.gpu(**gpu))))
+    made, hold = quote_of(found), hold_of(found)
+    assert made
+    assert hold
+    assert Estimate.model_validate(made.to_json()) == made
+    assert all(refusal is None or refusal.message for refusal in (check(found) for check in BUDGET))
