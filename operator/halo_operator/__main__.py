@@ -200,10 +200,12 @@ async def run(settings: Settings) -> int:
         )
 
     health = await serve(health_application(problem), settings.health_port)
+    # An apply waits for the answer, and the reconciler looks again.
+    hasty = Gatherer(cluster, settings.namespace, hasty=True)
     webhook = admission.Webhook(
         {
-            "TrainingJob": admission.training_jobs(gatherer.catalog_of, reconciler.environment),
-            "GrpoRun": admission.grpo_runs(GrpoLooks(cluster, gatherer), lambda: datetime.now(UTC)),
+            "TrainingJob": admission.training_jobs(hasty.catalog_of, reconciler.environment),
+            "GrpoRun": admission.grpo_runs(GrpoLooks(cluster, hasty), lambda: datetime.now(UTC)),
         }
     )
     routes = (web.post("/v1/reports", server.take), web.post(admission.PATH, webhook.answer))

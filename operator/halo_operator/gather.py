@@ -37,10 +37,14 @@ from halo_operator.shared_reads import SharedReads
 class Gatherer:
     """Reads the cluster for admission; those who ask for the same object together share one read."""
 
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
-        """`namespace` is the operator's own, where the public environments lie."""
+    def __init__(self, cluster: Cluster, namespace: str, *, hasty: bool = False) -> None:
+        """`namespace` is the operator's own, where the public environments lie.
+
+        `hasty`: what is there is taken as the API server's cache has it, moments old, and only what is missing is asked for again.
+        """
         self._cluster = cluster
         self._namespace = namespace
+        self._hasty = hasty
         self._reads = SharedReads(self._read)
 
     def looked_up(self, namespace: str, name: str, spec: TrainingJobSpec) -> list[Key]:
@@ -114,6 +118,11 @@ class Gatherer:
 
     async def _read(self, asked: tuple[Key, bool]) -> Object | None:
         key, fresh = asked
+        if self._hasty and fresh and (found := await self._get(key, fresh=False)):
+            return found
+        return await self._get(key, fresh=fresh)
+
+    async def _get(self, key: Key, *, fresh: bool) -> Object | None:
         return await self._cluster.get(key.kind, key.namespace or None, key.name, fresh=fresh)
 
     def _environment(self, body: Object | None) -> EnvironmentEntry | None:
