@@ -16,7 +16,8 @@ from halo_api.grpo_run import GrpoRunSpec
 from halo_api.training_job import TrainingJobSpec
 from halo_api.training_methods import LoraSpec, RftSpec, RlvrSpec
 from halo_cli.__main__ import main
-from halo_cli.importer import PART_OF, RFT_LORA, SNAKE_CASE, UNKNOWN, imported, model_in, read
+from halo_cli.import_fields import SNAKE_CASE, model_in
+from halo_cli.importer import PART_OF, RFT_LORA, UNKNOWN, imported, read
 from halo_cli.kubectl import CliError, Object
 
 RLVR = {
