@@ -88,6 +88,10 @@ class Gatherer:
             self._named("Environment", public, to.retention),
             self._named("Criterion", namespace, to.criterion),
         )
+        recipe = RECIPES.get(to.recipe) if to.recipe else None
+        if recipe and recipe.spec.environment.name == "harness" and dataset:
+            # The data set names it, so that it can't be known before; it is looked at again with the run.
+            environment = await self._named("Environment", namespace, dataset["spec"].get("environment"))
         return Catalog(
             base=BaseEntry(spec.base_model, BaseModelSpec.model_validate(base["spec"])) if base else None,
             base_names=() if base else await self.names("BaseModel"),
@@ -97,7 +101,7 @@ class Gatherer:
             adapter=adapter_entry(adapter) if adapter else None,
             workspace=workspace_entry(workspace) if workspace else WorkspaceEntry(),
             parent=parent_entry(parent) if parent else None,
-            recipe=RECIPES.get(to.recipe) if to.recipe else None,
+            recipe=recipe,
             recipe_names=tuple(RECIPES),
             environment=self._environment(environment),
             warmup=self._environment(warmup),

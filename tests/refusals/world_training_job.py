@@ -130,12 +130,25 @@ def judged(**catalog: Any) -> RunWorld:
 
 BRIDGED = b.rlvr_spec("bridged_v1")
 ENV, JUDGE = ("spec.rlvr.envRevision",), ("spec.rlvr.judge.criterion",)
+HARNESS = b.rlvr_spec("harness_v1")
+DATASET = ("spec.rlvr.recipe", "spec.rlvr.dataset")
+
+
+def harnessed(environment: object = None, names: str | None = "desk-harness") -> RunWorld:
+    """A harness_v1 job whose Dataset names its harness."""
+    return b.of_tasks(HARNESS, dataset=b.tasks(environment=names), environment=environment)
+
+
+STAGED = b.environment(package="Harness", staging={"url": "https://staging.example"})
 ENVIRONMENT: list[Row] = [
     Row("no environment yet", b.of_tasks(BRIDGED, environment=None), b.of_tasks(BRIDGED), "EnvironmentPending", ("spec.rlvr.envRevision: found 'desk-v2', but there is no such Environment in namespace team",), "no Environment of that name", pending=True, also=ENV),
     Row("an environment that is being qualified", b.of_tasks(BRIDGED, environment=b.environment("Unknown")), b.of_tasks(BRIDGED), "EnvironmentPending", ("is not qualified for training yet",), "Environment: no condition Qualified", pending=True, also=ENV),
     Row("an environment that failed", b.of_tasks(BRIDGED, environment=b.environment("False")), b.of_tasks(BRIDGED), "EnvironmentUnfit", ("is not qualified for training (the gold solutions got 0.4)",), "Environment: Qualified=False", also=ENV),
-    Row("a harness for a bridged recipe", b.of_tasks(BRIDGED, environment=b.environment(package="Harness", staging={"url": "https://staging.example"})), b.of_tasks(BRIDGED), "EnvironmentUnfit", ("whose package is Harness; name a bridged one: OpenEnv, Verifiers",), "Environment: package Harness", also=ENV),
+    Row("a harness for a bridged recipe", b.of_tasks(BRIDGED, environment=b.environment(package="Harness", staging={"url": "https://staging.example"})), b.of_tasks(BRIDGED), "EnvironmentUnfit", ("whose package is Harness; name one of package OpenEnv or Verifiers",), "Environment: package Harness", also=ENV),
     Row("an environment of halo_rft that failed", b.of_tasks(b.rft_spec("bridged_v1"), environment=b.environment("False")), b.of_tasks(b.rft_spec("bridged_v1")), "EnvironmentUnfit", ("spec.rft.envRevision: found desk-v2",), "Environment: Qualified=False", also=("spec.rft.envRevision",)),
+    Row("a data set without a harness", harnessed(names=None), harnessed(STAGED), "DatasetUnfit", ("harness_v1 runs tasks in a harness, found Dataset questions, which names none",), "Dataset: no environment", also=DATASET),
+    Row("no harness yet", harnessed(), harnessed(STAGED), "EnvironmentPending", ("found 'desk-harness', but there is no such Environment in namespace team (Dataset questions names it)",), "no Environment of that name", pending=True, also=DATASET),
+    Row("a bridged environment for a harness", harnessed(b.environment()), harnessed(STAGED), "EnvironmentUnfit", ("whose package is OpenEnv; name one of package Harness",), "Environment: package OpenEnv", also=DATASET),
     Row("a warm-up that takes too long", phase("warmup", 21), phase("warmup", 20), "PhaseTooLong", ("found 21, more than 20 % of spec.steps (100 / 5 = 20); use at most 20",), also=("spec.steps",)),
     Row("a warm-up that is not public", phase("warmup", warmup=None), phase("warmup"), "EnvironmentPending", ("spec.rlvr.warmup.envRevision: found 'public-v1'", "in the operator's own namespace"), "no public Environment of that name", pending=True, also=("spec.rlvr.warmup.envRevision",)),
     Row("a retention that takes too long", b.of_tasks(b.rlvr_spec(rlvr={"warmup": {"envRevision": "public-v1", "steps": 20}, "retention": {"envRevision": "public-v1", "steps": 9}})), b.of_tasks(b.rlvr_spec(rlvr={"warmup": {"envRevision": "public-v1", "steps": 20}, "retention": {"envRevision": "public-v1", "steps": 8}})), "PhaseTooLong", ("((100 - 20) / 10 = 8); use at most 8",), also=("spec.steps", "spec.rlvr.warmup.steps")),

@@ -142,8 +142,8 @@ def rft_spec(recipe: str = "sql_v3", **changes: Any) -> TrainingJobSpec:
     return TrainingJobSpec.model_validate(facts | {"rft": rft} | changes)
 
 
-def tasks(rows: int | None = 500, kind: str = "tasks", name: str = "questions") -> DatasetEntry:
-    facts = {"kind": kind, "source": f"pvc://data/{name}.jsonl", "baseModels": ["smol"]}
+def tasks(rows: int | None = 500, kind: str = "tasks", name: str = "questions", **changes: Any) -> DatasetEntry:
+    facts = {"kind": kind, "source": f"pvc://data/{name}.jsonl", "baseModels": ["smol"]} | changes
     return DatasetEntry(name, 1, DatasetSpec.model_validate(facts), DatasetStatus(rows=rows))
 
 

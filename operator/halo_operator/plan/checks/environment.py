@@ -8,6 +8,7 @@ from halo_operator.plan.refusal import Refusal, part
 from halo_operator.plan.world import EnvironmentEntry, RunWorld
 
 BRIDGED = ("OpenEnv", "Verifiers", "NeMoGym", "AutomationBench")
+HARNESS = ("Harness",)
 
 
 def environment_is_usable(world: RunWorld) -> Refusal | None:
@@ -15,6 +16,21 @@ def environment_is_usable(world: RunWorld) -> Refusal | None:
     name = references(world.spec).environment
     where = f"in namespace {world.meta.namespace}"
     return usable(f"{part(world)}.envRevision", name, world.catalog.environment, where) if name else None
+
+
+def harness_is_usable(world: RunWorld) -> Refusal | None:
+    """The data set of a harness recipe names the customer's harness that its tasks run in."""
+    recipe, dataset = world.catalog.recipe, world.catalog.dataset
+    if recipe is None or dataset is None or recipe.spec.environment.name != "harness":
+        return None
+    name, field = dataset.spec.environment, f"{part(world)}.dataset"
+    if name is None:
+        return Refusal(
+            Reason.DATASET_UNFIT,
+            f"{field}: {recipe.name} runs tasks in a harness, found Dataset {dataset.name}, which names none (spec.environment); name a Dataset that does",
+        )
+    where = f"in namespace {world.meta.namespace} (Dataset {dataset.name} names it)"
+    return usable(field, name, world.catalog.environment, where, HARNESS)
 
 
 def warmup_is_usable(world: RunWorld) -> Refusal | None:
@@ -32,15 +48,17 @@ def retention_is_usable(world: RunWorld) -> Refusal | None:
 PUBLIC = "among the public ones, in the operator's own namespace"
 
 
-def usable(field: str, name: str, found: EnvironmentEntry | None, where: str) -> Refusal | None:
-    """Refuse an environment that is no bridged one or failed its qualification; wait for one that may still pass it."""
+def usable(
+    field: str, name: str, found: EnvironmentEntry | None, where: str, packages: tuple[str, ...] = BRIDGED
+) -> Refusal | None:
+    """Refuse an environment of another package, or that failed its qualification; wait for one that may still pass it."""
     if found is None:
         words = f"{field}: found {name!r}, but there is no such Environment {where}; create it, and the run goes on by itself"
         return Refusal(Reason.ENVIRONMENT_PENDING, words, pending=True)
-    if found.spec.package not in BRIDGED:
+    if found.spec.package not in packages:
         return Refusal(
             Reason.ENVIRONMENT_UNFIT,
-            f"{field}: found {name}, whose package is {found.spec.package}; name a bridged one: {', '.join(BRIDGED)}",
+            f"{field}: found {name}, whose package is {found.spec.package}; name one of package {' or '.join(packages)}",
         )
     if found.qualified.status == "False":
         return Refusal(
@@ -117,6 +135,7 @@ def judge_is_usable(world: RunWorld) -> Refusal | None:
 
 ENVIRONMENT = (
     environment_is_usable,
+    harness_is_usable,
     warmup_is_short,
     warmup_is_usable,
     retention_is_short,
