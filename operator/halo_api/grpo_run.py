@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, JsonValue
 
 from halo_api.amounts import Hours, Usd
-from halo_api.base import ApiModel, Name, ShortText, cel, rule
+from halo_api.base import ApiModel, Name, ShortText, at_creation, cel, rule
 from halo_api.grpo_reward import Reward, Task, ToolEnvironment
 from halo_api.grpo_status import GrpoRunStatus
 
@@ -73,27 +73,27 @@ class AutoAdopt(ApiModel):
 
 
 SPEC_RULES = (
-    rule(
+    at_creation(
         "has(self.environment) || !has(self.reward.assertions) || self.reward.assertions.all(a, a.type != 'exec')",
         "'holds an assertion of type exec, found no spec.environment, without which nothing runs commands; add spec.environment or remove the assertion'",
         ".reward.assertions",
     ),
-    rule(
+    at_creation(
         "has(self.environment) || !has(self.tasksInline)",
         "'belongs to an agentic run, found no spec.environment; add spec.environment or remove it'",
         ".tasksInline",
     ),
-    rule(
+    at_creation(
         "has(self.environment) || !has(self.tasksFrom)",
         "'belongs to an agentic run, found no spec.environment; add spec.environment or remove it'",
         ".tasksFrom",
     ),
-    rule(
+    at_creation(
         "!has(self.tasksInline) || !has(self.tasksFrom)",
         "'excludes spec.tasksInline, found both; keep one of them'",
         ".tasksFrom",
     ),
-    rule(
+    at_creation(
         "!has(self.platformGpu) || !self.autoProvision",
         "'excludes spec.platformGpu, found both; keep one of them'",
         ".autoProvision",
