@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from halo_api.report import Outcome, Report
 from tests.api import pods
-from tests.api.client import Object
+from tests.api.client import Object, Refused
 from tests.api.kube import OPERATOR, Kubectl, eventually
 from tests.api.operator_process import OperatorProcess, catalog, dataset, training_job
 from tests.api.pods import PlayedNode
@@ -47,7 +48,9 @@ class Stage:
                 self.api.delete(self.path(kind, item["metadata"]["name"]), propagationPolicy="Background")
         for pod in self.all_pods():
             if pod["metadata"].get("finalizers"):
-                operator.patch(pods.path_of(pod), {"metadata": {"finalizers": None}})
+                # The operator may let it go first.
+                with suppress(Refused):
+                    operator.patch(pods.path_of(pod), {"metadata": {"finalizers": None}})
             self.api.delete(pods.path_of(pod), gracePeriodSeconds=0)
         for entry in catalog(self.base):
             self.api.delete(f"{GROUP}/{plural(entry)}/{self.base}")
