@@ -33,6 +33,9 @@ from halo_operator.queue import Key
 from halo_operator.recipes import RECIPES
 from halo_operator.shared_reads import SharedReads
 
+# What would do instead of an unknown recipe.
+NAMED = tuple(name for name, entry in RECIPES.items() if not entry.spec.retired)
+
 
 class Gatherer:
     """Reads the cluster for admission; those who ask for the same object together share one read."""
@@ -102,7 +105,7 @@ class Gatherer:
             workspace=workspace_entry(workspace) if workspace else WorkspaceEntry(),
             parent=parent_entry(parent) if parent else None,
             recipe=recipe,
-            recipe_names=tuple(RECIPES),
+            recipe_names=NAMED,
             environment=self._environment(environment),
             warmup=self._environment(warmup),
             retention=self._environment(retention),

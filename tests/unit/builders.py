@@ -15,6 +15,7 @@ from halo_api.environment import EnvironmentSpec
 from halo_api.report import AdapterReport, CheckpointReport, Outcome
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_api.workspace import WorkspaceSpec
+from halo_operator.gather import NAMED
 from halo_operator.plan import names
 from halo_operator.plan.world import (
     AdapterEntry,
@@ -190,7 +191,7 @@ def of_tasks(spec_: TrainingJobSpec, **changes: Any) -> RunWorld:
         "base": BaseEntry("smol", offers),
         "dataset": tasks() if part and part.dataset else None,
         "recipe": RECIPES.get(part.recipe) if part else None,
-        "recipe_names": tuple(RECIPES),
+        "recipe_names": NAMED,
         "environment": environment() if part and part.env_revision else None,
         "warmup": environment(name="public-v1") if spec_.rlvr and spec_.rlvr.warmup else None,
         "retention": environment(name="public-v1") if spec_.rlvr and spec_.rlvr.retention else None,
