@@ -6,8 +6,9 @@ since a newer operator may have made it while this one was leaving.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from halo_api import API_VERSION
@@ -18,6 +19,9 @@ log = logging.getLogger(__name__)
 
 # What may change of a released recipe; of anything else the API server refuses a change.
 MAY_CHANGE = {"retired", "successor"}
+# Seconds between tries. Right after an installation the API server answers 429 ("storage is (re)initializing") or 404 for the
+# CRDs that were just made, and nobody should miss the recipes until the next look, ten minutes later.
+PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
 LABELS = {"app.kubernetes.io/name": "halo", "app.kubernetes.io/managed-by": "halo-operator"}
 
 
@@ -58,19 +62,31 @@ def settings(body: Object) -> Object:
     return {key: value for key, value in body.get("spec", {}).items() if key not in MAY_CHANGE}
 
 
-async def keep(cluster: Cluster, recipes: Mapping[str, RecipeEntry]) -> None:
-    """Repair the objects once; a failure is logged, and the next look tries again."""
-    try:
-        todo = repair(await cluster.list_all("Recipe"), recipes)
-        for body in todo.delete:
-            await cluster.delete("Recipe", "", body["metadata"]["name"], body["metadata"]["uid"])
-        for body in todo.create:
-            await cluster.create(body)
-        for body in todo.replace:
-            await cluster.replace(body)
-    except NotFound:
+async def keep(cluster: Cluster, recipes: Mapping[str, RecipeEntry], pauses: Sequence[float] = PAUSES) -> None:
+    """Repair the objects; what still fails after the pauses is logged, and the next look tries again."""
+    for pause in (*pauses, 0.0):
+        try:
+            await repair_once(cluster, recipes)
+        except Conflict as error:
+            log.info("a Recipe object was written by somebody else meanwhile: %s", error)
+            return
+        except ClusterError as error:
+            failure = error
+            await asyncio.sleep(pause)
+        else:
+            return
+    if isinstance(failure, NotFound):
         log.warning("Recipe objects can't be kept: their CRD is not there; helm upgrade --set crds.enabled=true")
-    except Conflict as error:
-        log.info("a Recipe object was written by somebody else meanwhile: %s", error)
-    except ClusterError as error:
-        log.warning("Recipe objects: %s", error)
+    else:
+        log.warning("Recipe objects: %s", failure)
+
+
+async def repair_once(cluster: Cluster, recipes: Mapping[str, RecipeEntry]) -> None:
+    """Write what differs."""
+    todo = repair(await cluster.list_all("Recipe"), recipes)
+    for body in todo.delete:
+        await cluster.delete("Recipe", "", body["metadata"]["name"], body["metadata"]["uid"])
+    for body in todo.create:
+        await cluster.create(body)
+    for body in todo.replace:
+        await cluster.replace(body)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from copy import deepcopy
 from importlib.resources import files
+from typing import cast
 
 import pytest
 import yaml
 
 from halo_api import recipe_names
 from halo_api.recipe import RecipeSettings
-from halo_operator.recipe_objects import object_of, repair
+from halo_operator.cluster import Cluster, Object, Unreachable
+from halo_operator.recipe_objects import keep, object_of, repair
 from halo_operator.recipes import LOCK, RECIPES, contents, digest_of
 
 SETTINGS = {name: entry.spec for name, entry in RECIPES.items()}
@@ -118,3 +121,28 @@ def test_one_that_this_operator_does_not_know_is_left_alone() -> None:
     newer = deepcopy(stored()[0])
     newer["metadata"]["name"] = "sql-v9"
     assert repair([*stored(), newer], RECIPES).delete == ()
+
+
+class JustInstalled:
+    """An API server that made the CRD moments ago, and so refuses the first requests."""
+
+    def __init__(self, refusals: int) -> None:
+        self.refusals = refusals
+        self.made: list[Object] = []
+
+    async def list_all(self, kind: str) -> list[Object]:
+        if self.refusals:
+            self.refusals -= 1
+            raise Unreachable(429, "storage is (re)initializing", "TooManyRequests")
+        return self.made
+
+    async def create(self, body: Object) -> None:
+        self.made.append(body)
+
+
+@pytest.mark.parametrize(("refusals", "found"), [(0, len(RECIPES)), (2, len(RECIPES)), (3, 0)])
+def test_recipes_are_there_soon_after_an_installation(refusals: int, found: int) -> None:
+    """Not only at the next look, ten minutes later."""
+    server = JustInstalled(refusals)
+    asyncio.run(keep(cast(Cluster, server), RECIPES, pauses=(0, 0)))
+    assert len(server.made) == found
