@@ -127,6 +127,7 @@ class Adapter(ApiModel):
                     ["Rank", "integer", ".spec.rank", 0],
                     ["Run", "string", ".spec.trainedBy.name", 0],
                     ["Step", "integer", ".spec.trainedBy.step", 0],
+                    ["Verified", "string", '.status.conditions[?(@.type=="Verified")].status', 0],
                     ["Age", "date", ".metadata.creationTimestamp", 0],
                     ["Mode", "string", ".spec.mode", 1],
                     ["Parent", "string", ".spec.parent.name", 1],

@@ -33,8 +33,8 @@ def at_most(decimals: int) -> AfterValidator:
     return AfterValidator(check)
 
 
-def decimal(decimals: int, most: float) -> Any:
-    """Return the type of a plain number that is counted exactly; the schema refuses what would have to be rounded, too."""
+def exactly(decimals: int, most: float) -> dict[str, Any]:
+    """Return the schema's part of it: a rule that refuses what would have to be rounded."""
     scaled = f"self * {10**decimals}.0"
     # What a double may be off by, next to which a further decimal is large.
     off, lost = f"{scaled} - double(int({scaled} + 0.5))", "(self * 1e-9 + 1e-7)"
@@ -43,7 +43,12 @@ def decimal(decimals: int, most: float) -> Any:
         f"self > {most:.1f} || ({off} < {lost} && {off} > -{lost})",
         f"'has more than {decimals} decimals, found %s; round it'.format([string(self)])",
     )
-    return Annotated[float, Field(ge=0, le=most, json_schema_extra=cel(exact)), at_most(decimals)]
+    return cel(exact)
+
+
+def decimal(decimals: int, most: float) -> Any:
+    """Return the type of a plain number that is counted exactly; the schema refuses what would have to be rounded, too."""
+    return Annotated[float, Field(ge=0, le=most, json_schema_extra=exactly(decimals, most)), at_most(decimals)]
 
 
 Usd = decimal(USD_DECIMALS, 1e8)

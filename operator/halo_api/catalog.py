@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from halo_api.amounts import USD_DECIMALS, exactly
 from halo_api.base import ApiModel, ShortText, WeightsUri, cel, mapped_list, rule
 
 RecipeName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9_]+$")]
@@ -204,8 +205,10 @@ class Price(ApiModel):
         Field(
             gt=0,
             le=10000,
-            description="usdPerHour is the price of one GPU for an hour, in USD, before the markup.",
+            description="usdPerHour is the price of one GPU for an hour, in USD with at most 6 decimals, before the markup.",
             examples=[2.5],
+            # In the schema alone: a class that was stored before this rule is still read, its rate rounded up.
+            json_schema_extra=exactly(USD_DECIMALS, 1e4),
         ),
     ]
     markup: Annotated[

@@ -133,6 +133,8 @@ def structural(schema: dict[str, Any]) -> dict[str, Any]:
             node["items"] = walk(node["items"], f"{path}[]", seen)
             node.setdefault("x-kubernetes-list-type", "atomic")
         bounded(node, path)
+        if example is None and path.startswith(".spec") and not path.endswith(("[]", ".*")):
+            example = obvious(node)
         if example is not None:
             node["description"] += said_of(node, example)
         return node
@@ -161,6 +163,17 @@ def exclusive_bounds(node: dict[str, Any]) -> dict[str, Any]:
         if (value := node.get(f"exclusive{bound}")) is not None and value is not True:
             node |= {bound.lower(): value, f"exclusive{bound}": True}
     return node
+
+
+def obvious(node: dict[str, Any]) -> Any:
+    """Return the example of a field whose values can all be listed, unless its description has one."""
+    if "xample" in node.get("description", ""):
+        return None
+    if node.get("type") == "boolean":
+        return not node.get("default", False)
+    if "enum" in node:
+        return next((value for value in node["enum"] if value != node.get("default")), node["enum"][0])
+    return None
 
 
 def said_of(node: dict[str, Any], example: Any) -> str:

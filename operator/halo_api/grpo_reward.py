@@ -188,7 +188,7 @@ class ToolEnvironment(ApiModel):
     simulate: Annotated[
         bool,
         Field(
-            description="simulate true replays a task's recorded tool replies instead of calling tools. Example: true"
+            description="simulate true replays a task's recorded tool replies instead of calling tools; default false. Example: true"
         ),
     ] = False
 

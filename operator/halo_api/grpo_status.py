@@ -94,6 +94,14 @@ class GrpoUsage(ApiModel):
 
     reward_usd: Annotated[Amount, Field(description="rewardUsd is what judges cost so far, in USD.")]
     gpu_hours: Annotated[Amount, Field(description="gpuHours is the GPU time so far, in hours summed over all GPUs.")]
+    h100_hours: Annotated[
+        Amount | None,
+        Field(alias="h100Hours", default=None, description="h100Hours: gpuHours x the class's h100Equivalent."),
+    ]
+    gpu_seconds: Annotated[
+        dict[str, Amount],
+        Field(max_length=8, description="gpuSeconds by role: trainer, which serves its rollouts too."),
+    ] = Field(default_factory=dict)
     usd: Annotated[Amount | None, Field(default=None, description="usd is what both cost so far.")]
     since: Annotated[Time | None, Field(default=None, description="since is when GPU time began to count.")]
 

@@ -66,6 +66,7 @@ CLASS_ROWS = [
     row("a price of nothing", CLASS, {"prices": price(usdPerHour=0)}, "spec.prices[0].usdPerHour", "greater than 0"),
     row("a price below none", CLASS, {"prices": price(usdPerHour=-1)}, "spec.prices[0].usdPerHour", "greater than 0"),
     row("an absurd price", CLASS, {"prices": price(usdPerHour=1e308)}, "spec.prices[0].usdPerHour", "less than"),
+    row("a price finer than a micro-USD", CLASS, {"prices": price(usdPerHour=2.5000001)}, "spec.prices[0].usdPerHour", "more than 6 decimals", "round it"),
     row("a price with its currency", CLASS, {"prices": price(usdPerHour="2.5 USD")}, "spec.prices[0].usdPerHour", '"string"'),
     row("a markup below 1", CLASS, {"prices": price(markup=0.2)}, "spec.prices[0].markup", "greater than or equal to 1"),
     row("a price of no region", CLASS, {"prices": [{"usdPerHour": 2.5}]}, "spec.prices[0].region", "Required value"),

@@ -59,7 +59,9 @@ def catalog(spec: TrainingJobSpec, to: References, workspace: str) -> Catalog:
     criterion = gather.criterion_entry(example("Criterion", to.criterion)) if to.criterion else None
     return Catalog(
         base=BaseEntry(spec.base_model, base),
-        gpu=GpuEntry(spec.gpu.type, GpuClassSpec.model_validate(example("GpuClass", spec.gpu.type)["spec"])),
+        gpu=GpuEntry(
+            spec.gpu.type, GpuClassSpec.model_validate(example("GpuClass", spec.gpu.type, "gpu-classes.yaml")["spec"])
+        ),
         dataset=dataset,
         workspace=gather.workspace_entry(example("Workspace", "workspace", workspace)),
         parent=replace(parent, name=to.parent) if to.parent else None,

@@ -82,6 +82,20 @@ def words_of_least(world: RunWorld) -> str:
     )
 
 
+def gpu_has_a_price(world: RunWorld) -> Refusal | None:
+    """A wallet pays in USD, so what is billed to it has a price before it starts."""
+    gpu, workspace = world.catalog.gpu, world.catalog.workspace
+    if gpu is None or gpu.spec.byo or rate_of(gpu.spec) is not None:
+        return None
+    if workspace.free_usd is None or workspace.free_h100_hours is not None:
+        return None
+    return Refusal(
+        Reason.NO_PRICE,
+        f"spec.gpu.type: found {gpu.name!r}, a GpuClass with no active price, and the wallet of namespace {world.meta.namespace} pays in USD; "
+        "use a class with a price (kubectl get gpuclasses), or set its prices",
+    )
+
+
 def funds_can_hold_it(world: RunWorld) -> Refusal | None:
     """The whole hold must be free, beside what this run holds already: a shared allocation is asked before a wallet."""
     workspace, hold = world.catalog.workspace, hold_of(world)
@@ -94,10 +108,10 @@ def funds_can_hold_it(world: RunWorld) -> Refusal | None:
     mine, namespace = world.status.hold, world.meta.namespace
     if workspace.free_h100_hours is not None:
         free = workspace.free_h100_hours + Decimal((mine.h100_hours if mine else None) or 0)
-        needed, found = hold.h100_hours, f"H100-hours, and the shared allocation of namespace {namespace} has"
+        needed, unit, source = hold.h100_hours, "H100-hours", "shared allocation"
     elif workspace.free_usd is not None and hold.usd is not None:
         free = workspace.free_usd + Decimal((mine.usd if mine else None) or 0)
-        needed, found = hold.usd, f"USD, and the wallet of namespace {namespace} has"
+        needed, unit, source = hold.usd, "USD", "wallet"
         how += ", or top up the wallet"
     else:
         return None
@@ -105,7 +119,7 @@ def funds_can_hold_it(world: RunWorld) -> Refusal | None:
         return None
     return Refusal(
         Reason.INSUFFICIENT_FUNDS,
-        f"{where}: the run would hold {what}, {money.plain(needed)} {found} {money.plain(free)} free; {how}",
+        f"{where}: the run would hold {what}, {money.plain(needed)} {unit}, found {money.plain(free)} free in the {source} of namespace {namespace}; {how}",
         code=402,
     )
 
@@ -157,5 +171,6 @@ BUDGET: tuple[Check, ...] = (
     budget_is_countable,
     budget_is_where_it_belongs,
     budget_covers_the_first_checkpoint,
+    gpu_has_a_price,
     funds_can_hold_it,
 )
