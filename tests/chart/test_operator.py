@@ -113,6 +113,15 @@ def test_probes_and_service_find_its_ports() -> None:
     assert service["spec"]["publishNotReadyAddresses"] is False
 
 
+def test_the_account_gives_no_token_unasked_and_both_pods_that_need_one_ask() -> None:
+    """The Job before an uninstall too: without a token it fails, and the uninstall with it."""
+    objects = render()
+    assert the(objects, "ServiceAccount")["automountServiceAccountToken"] is False
+    for kind in ("Deployment", "Job"):
+        spec = the(objects, kind)["spec"]["template"]["spec"]
+        assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("halo-operator", True)
+
+
 def test_a_release_of_the_chart_alone_restarts_nothing(tmp_path: Path) -> None:
     newer = shutil.copytree(CHART, tmp_path / "halo")
     facts = yaml.safe_load((newer / "Chart.yaml").read_text())
