@@ -35,12 +35,11 @@ def at_most(decimals: int) -> AfterValidator:
 
 def exactly(decimals: int, most: float) -> dict[str, Any]:
     """Return the schema's part of it: a rule that refuses what would have to be rounded."""
-    scaled = f"self * {10**decimals}.0"
-    # What a double may be off by, next to which a further decimal is large.
-    off, lost = f"{scaled} - double(int({scaled} + 0.5))", "(self * 1e-9 + 1e-7)"
+    scale = f"{10**decimals}.0"
     exact = rule(
-        # Above the bound, which is an error of its own, the integer would overflow.
-        f"self > {most:.1f} || ({off} < {lost} && {off} > -{lost})",
+        # A double has at most that many decimals if it is the nearest one to a whole number of them: its shortest decimal then,
+        # too. What is beyond the bounds, an error of its own, is left to them: the integer would overflow.
+        f"self < 0.0 || self > {most:.1f} || double(int(self * {scale} + 0.5)) / {scale} == self",
         f"'has more than {decimals} decimals, found %s; round it'.format([string(self)])",
     )
     return cel(exact)

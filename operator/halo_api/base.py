@@ -42,7 +42,8 @@ IMMUTABLE = rule(
 )
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-DNS_NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+# As the API server takes names: a reference to what no object can be called would be waited for without end.
+DNS_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
 Name = Annotated[str, Field(min_length=1, max_length=253, pattern=DNS_NAME)]
 ShortText = Annotated[str, Field(max_length=256)]

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from halo_api.base import ApiModel, Name, Sha256, ShortText, Text, cel, mapped_list, rule
+from halo_api.amounts import HOURS_DECIMALS, exactly
+from halo_api.base import ApiModel, Name, Sha256, ShortText, Text, cel, mapped_list
 from halo_api.conditions import Condition
 from halo_api.estimate import Estimate
 from halo_api.run_status import (
@@ -61,14 +62,7 @@ class Budget(ApiModel):
             le=100000,
             description="h100Hours is the most H100-hours that the run may use, with at most 3 decimals; it is stopped there and keeps its last checkpoint as its adapter. May be raised later, never lowered.",
             examples=[12.5],
-            json_schema_extra=cel(
-                rule(
-                    # Beyond 3 decimals a thousandfold is no whole number, give or take what floats lose.
-                    "self > 100000.0 || (self * 1000.0 - double(int(self * 1000.0 + 0.5)) < 0.000001"
-                    " && self * 1000.0 - double(int(self * 1000.0 + 0.5)) > -0.000001)",
-                    "'has more than 3 decimals, found %s; round it'.format([string(self)])",
-                )
-            ),
+            json_schema_extra=exactly(HOURS_DECIMALS, 1e5),
         ),
     ]
 

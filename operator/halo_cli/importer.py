@@ -8,6 +8,7 @@ model knows goes into an annotation, as JSON, in its place.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -57,9 +58,16 @@ def read(text: str, where: str) -> Object:
     def constant(word: str) -> Any:
         raise CliError(f"{where}: found {word}, which is no number of JSON; write a number")
 
+    def number(digits: str) -> float:
+        if math.isinf(found := float(digits)):
+            raise CliError(f"{where}: found {digits[:40]}, which no number can hold; write a smaller one")
+        return found
+
     try:
-        body = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
-    except (json.JSONDecodeError, RecursionError) as error:
+        body = json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_float=number)
+        # Half a character can be written in JSON, and in nothing else.
+        json.dumps(body, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
         raise CliError(f"{where}: found no JSON: {error}") from None
     if not isinstance(body, dict):
         raise CliError(f"{where}: found {kind_of(body)}; give one JSON object, the body of one request")
@@ -223,7 +231,8 @@ def name_of(given: str | None, unknown: Object, where: str, notes: list[str]) ->
         return given
     own = unknown.get("name")
     found = own if isinstance(own, str) else Path(where).name.removesuffix(".json")
-    name = re.sub(r"[^a-z0-9.-]+", "-", found.lower()).strip("-.")[:253].strip("-.")
+    legal = re.sub(r"[^a-z0-9.-]+", "-", found.lower())
+    name = re.sub(r"-*\.[-.]*", ".", legal).strip("-.")[:253].strip("-.")
     if not name:
         raise CliError(f"{where}: found no name for the object; give one with --name")
     if own == name:

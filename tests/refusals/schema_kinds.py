@@ -49,6 +49,8 @@ WORKSPACE = [
     row("a wallet without credit", WALLET, {"wallet": {}}, "spec.wallet.creditUsd", "Required value"),
     row("credit of a ten-millionth", at(WALLET, "spec.wallet.creditUsd", 500.000001), {"wallet.creditUsd": 500.0000001}, "spec.wallet.creditUsd", "more than 6 decimals, found 500.0000001", "round it"),
     *outside("allocation.h100Hours", SHARED, -0.5, 10000001),
+    row("credit too small to count", WALLET, {"wallet.creditUsd": 1e-14}, "spec.wallet.creditUsd", "more than 6 decimals, found 1e-14"),
+    row("credit next to a micro-USD", at(WALLET, "spec.wallet.creditUsd", 99999999.123456), {"wallet.creditUsd": 99999999.12345605}, "spec.wallet.creditUsd", "more than 6 decimals"),
     row("hours of a ten-thousandth", SHARED, {"allocation.h100Hours": 1200.1251}, "spec.allocation.h100Hours", "more than 3 decimals, found 1200.1251"),
     row("an unknown plan", WALLET, {"plan": "gold"}, "spec.plan", '"gold"', '"free", "paid"'),
     *outside("pipeline.rolloutGpus", SHARED, 0, 1025),

@@ -41,6 +41,7 @@ NAMES = [
 COMMON = [
     row("an unknown kind of training", SFT, {"base": "lora"}, "spec.base", '"lora"', '"lora_trl"'),
     row("no base model", SFT, {"baseModel": None}, "spec.baseModel", "Required value"),
+    row("a data set that nothing can be called", SFT, {"lora.dataset": "a..b"}, "spec.lora.dataset", '"a..b"'),
     row("no GPU type", SFT, {"gpu.type": None}, "spec.gpu.type", "Required value"),
     row("half a GPU", SFT, {"gpu.count": 0.5}, "spec.gpu.count", "integer"),
     row("half a GPU in words", SFT, {"gpu.count": "0.5 GPU"}, "spec.gpu.count", '"string"', "integer"),

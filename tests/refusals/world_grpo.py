@@ -68,6 +68,7 @@ MODEL = [
 ]  # fmt: skip
 
 SPEC = [
+    row("a schema with NaN", Reason.INVALID_SPEC, "spec.reward.assertions[0].value", "no JSON schema", bad=world(reward=SCHEMA | {"assertions": [{"type": "json_schema", "value": '{"minimum": NaN}'}]}), good=world(reward=SCHEMA)),
     row("a schema that is no JSON", Reason.INVALID_SPEC, "spec.reward.assertions[0].value", "no JSON schema", bad=world(reward=NO_SCHEMA), good=world(reward=SCHEMA)),
     row("too much data in line", Reason.INVALID_SPEC, "found 12 tasks of", "98304 fit", "spec.tasksFrom", bad=world(promptCount=10, holdoutCount=1, tasksInline=[{"goal": ["x" * 8200]} for _ in range(12)], **AGENTIC), good=world(promptCount=10, holdoutCount=1, tasksInline=[{"goal": ["x" * 8000]} for _ in range(12)], **AGENTIC)),
 ]  # fmt: skip

@@ -84,6 +84,7 @@ def with_rank(rank: int) -> RunWorld:
 
 RL_CHILD = b.rlvr_spec(parent={"adapter": "support-v3"})
 PARENT: list[Row] = [
+    Row("a run that continues itself", b.world(spec=b.spec(parent={"adapter": "run"})), OWN, "ParentUnfit", ("spec.parent.adapter: found 'run', the name of the run itself",), "metadata.name: run", also=("spec.parent.adapter",)),
     Row("no parent yet", b.world(spec=CHILD), OWN, "ParentPending", ("spec.parent.adapter: found 'support-v3', but there is no such Adapter",), "no Adapter of that name", pending=True, also=("spec.parent.adapter",)),
     Row("a parent that nobody verified yet", child(verified="Unknown"), OWN, "ParentPending", ("which is not verified yet",), "Adapter: no condition Verified", pending=True, also=("spec.parent.adapter",)),
     Row("a parent that was found wrong", child(verified="False"), OWN, "ParentUnfit", ("found wrong (the digest differs)",), "Adapter: Verified=False", also=("spec.parent.adapter",)),

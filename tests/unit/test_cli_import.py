@@ -135,6 +135,9 @@ def test_what_cannot_be_mapped_is_one_sentence(body: Object, words: str) -> None
         ('{"base": "lora_trl", "base": "halo_rft"}', "found key 'base' twice"),
         ('{"alpha": NaN}', "found NaN, which is no number of JSON"),
         ('{"a":' * 100_000, "found no JSON"),
+        ('{"alpha": 1e999}', "found 1e999, which no number can hold"),
+        ('{"seed": ' + "9" * 5000 + "}", "found no JSON"),
+        (r'{"note": "\ud800"}', "found no JSON"),
     ],
 )
 def test_what_is_no_body_is_one_sentence(text: str, words: str) -> None:
@@ -146,7 +149,7 @@ def test_what_is_no_body_is_one_sentence(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("given_name", "body_name", "file", "name"),
     [
-        ("a.b-1", "x", "f.json", "a.b-1"), (None, "my-run", "f.json", "my-run"), (None, "My Run!", "f.json", "my-run"),
+        ("a.b-1", "x", "f.json", "a.b-1"), (None, "my-run", "f.json", "my-run"), (None, "My Run!", "f.json", "my-run"), (None, "v1..2 .x", "f.json", "v1.2.x"),
         (None, None, "dir/Sales_RL.json", "sales-rl"),
     ],
 )  # fmt: skip

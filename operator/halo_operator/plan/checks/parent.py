@@ -10,6 +10,17 @@ from halo_operator.plan.world import RunWorld
 FIELD = "spec.parent.adapter"
 
 
+def parent_is_another(world: RunWorld) -> Refusal | None:
+    """A run's own adapter, which has its name, can't be there before it."""
+    if world.spec.parent is None or world.spec.parent.adapter != world.meta.name:
+        return None
+    return Refusal(
+        Reason.PARENT_UNFIT,
+        f"{FIELD}: found {world.meta.name!r}, the name of the run itself and of the adapter that it will publish; "
+        "name another adapter, or the run otherwise",
+    )
+
+
 def parent_is_there(world: RunWorld) -> Refusal | None:
     """An adapter that another run still trains may come."""
     if world.spec.parent is None or world.catalog.parent is not None:
@@ -73,4 +84,4 @@ def parent_is_alike(world: RunWorld) -> Refusal | None:
     )
 
 
-PARENT = (parent_is_there, parent_was_trained, parent_is_verified, parent_is_alike)
+PARENT = (parent_is_another, parent_is_there, parent_was_trained, parent_is_verified, parent_is_alike)

@@ -99,7 +99,7 @@ def schemas_are_json(world: GrpoWorld) -> Refusal | None:
         if assertion.type != "json_schema":
             continue
         try:
-            good = isinstance(json.loads(assertion.value or ""), dict | bool)
+            good = isinstance(json.loads(assertion.value or "", parse_constant=no_constant), dict | bool)
         except (ValueError, RecursionError):
             good = False
         if not good:
@@ -109,6 +109,11 @@ def schemas_are_json(world: GrpoWorld) -> Refusal | None:
                 f"spec.reward.assertions[{index}].value: found {found!r}, which is no JSON schema; write it as a JSON object in a string",
             )
     return None
+
+
+def no_constant(word: str) -> None:
+    """NaN and Infinity are Python's, not JSON's."""
+    raise ValueError(word)
 
 
 def inline_tasks_are_few(world: GrpoWorld) -> Refusal | None:
