@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from halo_api.conditions import Reason
 from halo_cli.kubectl import MISSING, CliError, Kubectl, Object, failure_of
 
 RUNS = ("TrainingJob", "GrpoRun")
@@ -71,7 +72,17 @@ def ask(kubectl: Kubectl, body: Object) -> Said:
         return Said(warnings, exists=True)
     if not any("admission webhook" in line or "is invalid" in line or "strict decoding" in line for line in errors):
         raise failure_of("\n".join(errors))
-    return refused(warnings, " ".join(line.strip() for line in errors))
+    said = refused(warnings, " ".join(line.strip() for line in errors))
+    # A run that is over has taken its own adapter's name; that is no refusal of it.
+    if said.reason == Reason.ADAPTER_NAME_TAKEN and is_there(kubectl, body):
+        return Said(warnings, exists=True)
+    return said
+
+
+def is_there(kubectl: Kubectl, body: Object) -> bool:
+    """Whether there is a run of that kind and name."""
+    done = call(kubectl, ["get", "--ignore-not-found", "-o", "name", "-f", "-"], json.dumps(body))
+    return bool(done.returncode == 0 and done.stdout.strip())
 
 
 def refused(warnings: tuple[str, ...], error: str) -> Said:

@@ -33,7 +33,7 @@ def lines(said: Said) -> list[str]:
         return [*found, f"refused{f' ({said.reason})' if said.reason else ''}: {said.refusal}"]
     if said.exists:
         found.append("a run of this name exists already; its own quote stands in its status.estimate")
-    if not said.quote:
+    elif not said.quote:
         found.append("no quote yet: the run would wait" if said.others else NO_QUOTE)
     return found
 

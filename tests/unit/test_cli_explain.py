@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from halo_api.conditions import Reason
-from halo_cli.dry_run import Said, documents, refused, split
+from halo_cli.dry_run import Said, ask, documents, refused, split
 from halo_cli.estimate import NO_QUOTE, lines
 from halo_cli.explain import explained, told
+from halo_cli.kubectl import Kubectl
 from halo_cli.reasons import reasons
 
 DENIAL = (
@@ -46,10 +49,30 @@ def test_warnings_are_sorted_from_errors_and_quotes_from_the_rest() -> None:
         (Said(("waits: for it",)), "no quote yet: the run would wait"),
         (Said((), "spec.x: no", "Unfit"), "refused (Unfit): spec.x: no"),
         (Said((), INVALID), f"refused: {INVALID}"),
+        (Said(exists=True), "a run of this name exists already; its own quote stands in its status.estimate"),
     ],
 )
 def test_an_answer_in_lines(said: Said, last: str) -> None:
     assert lines(said)[-1] == last
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ("trainingjob.halo.training/t", Said(exists=True)),
+        ("", Said((), "metadata.name: found 't'; choose another", "AdapterNameTaken")),
+    ],
+)
+def test_a_run_that_is_over_is_not_refused_for_its_own_adapter(
+    there: str, said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    denial = "admission webhook \"w\" denied the request: metadata.name: found 't'; choose another (AdapterNameTaken)"
+    (tmp_path / "kubectl").write_text(
+        f"#!/bin/sh\ncat >/dev/null\nif [ $1 = get ]; then echo '{there}'; else cat >&2 <<'END'\n{denial}\nEND\nexit 1; fi\n"
+    )
+    (tmp_path / "kubectl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert ask(Kubectl(), {"kind": "TrainingJob", "metadata": {"name": "t"}}) == said
 
 
 def test_objects_that_follow_one_another_are_read() -> None:
