@@ -70,6 +70,13 @@ class DatasetSpec(ApiModel):
     ]
 
 
+class LongerThan(ApiModel):
+    """How many rows are longer than a length."""
+
+    tokens: Annotated[int, Field(description="tokens of that length.")]
+    rows: Annotated[int, Field(description="rows that are longer.")]
+
+
 class Inspection(ApiModel):
     """What one base's tokenizer and template counted."""
 
@@ -80,6 +87,14 @@ class Inspection(ApiModel):
     tokens: Annotated[int, Field(description="tokens of all rows.")]
     trained_tokens: Annotated[int, Field(description="trainedTokens are those of the assistant's answers.")]
     longest_row: Annotated[int, Field(description="longestRow, in tokens.")]
+    longer: Annotated[
+        list[LongerThan],
+        Field(
+            max_length=32,
+            description="longer: how many rows are longer than a power of two, or than the base's context.",
+            json_schema_extra=mapped_list("tokens"),
+        ),
+    ] = Field(default_factory=list)
     at: Annotated[Time, Field(description="at is when it was counted.")]
 
 

@@ -46,6 +46,13 @@ class AdapterReport(ApiModel):
     files: Annotated[tuple[AdapterFile, ...], Field(max_length=64)]
 
 
+class LongRows(ApiModel):
+    """How many rows are longer than a length."""
+
+    tokens: int
+    rows: int
+
+
 class InspectionReport(ApiModel):
     """What the inspection counted."""
 
@@ -54,6 +61,8 @@ class InspectionReport(ApiModel):
     tokens: int
     trained_tokens: int
     longest_row: int
+    # By powers of two and at the base's context: what a run's own limit leaves out can be told without reading again.
+    longer: Annotated[tuple[LongRows, ...], Field(max_length=32)] = ()
 
 
 class Outcome(ApiModel):

@@ -52,6 +52,8 @@ CATALOG: list[Row] = [
 ]  # fmt: skip
 
 LONG = b.catalog(dataset=b.dataset(inspections=(b.inspection(longestRow=4000),)))
+COUNTED = ({"tokens": 1024, "rows": 9}, {"tokens": 2048, "rows": 7})
+LONGER = b.catalog(dataset=b.dataset(inspections=(b.inspection(longestRow=4000, rows=40, longer=COUNTED),)))
 DATA: list[Row] = [
     Row("no data set yet", found(dataset=None), GOOD, "DatasetPending", ("no such Dataset in namespace team", "goes on by itself"), "no Dataset of that name", pending=True),
     Row("an inspection that goes on", found(dataset=b.dataset(inspections=())), GOOD, "DatasetPending", ("is being inspected",), "a Dataset that is not inspected yet", pending=True),
@@ -65,6 +67,8 @@ DATA: list[Row] = [
     Row("no task at all", b.of_tasks(b.rft_spec(), dataset=b.tasks(rows=0)), b.of_tasks(b.rft_spec()), "DatasetUnfit", ("with 0 tasks, and one is needed",), "a Dataset of 0 tasks"),
     Row("fewer tasks than a step samples", b.of_tasks(b.rlvr_spec(batch=64, gpu={"type": "h100", "count": 3}), dataset=b.tasks(rows=15)), b.of_tasks(b.rlvr_spec(batch=64, gpu={"type": "h100", "count": 3})), "DatasetUnfit", ("with 15 tasks", "batch 64 x 2 trainer GPUs / 8 episodes a task = 16"), "a Dataset of 15 tasks", also=("spec.batch",)),
     Row("rows longer than the base sees", b.world(catalog=LONG), b.world(spec=b.spec(lora={"overlength": "drop"}), catalog=LONG), "RowTooLong", ("found rows of up to 4000 tokens, more than the 2048 that fit", "drop or truncate"), "rows of up to 4000 tokens, a context of 2048"),
+    Row("rows longer than maxLength", b.world(spec=b.spec(lora={"maxLength": 1500}), catalog=LONGER), b.world(spec=b.spec(lora={"maxLength": 1500, "overlength": "drop"}), catalog=LONGER), "RowTooLong", ("found 7 to 9 of 40 rows of up to 4000 tokens, more than the 1500 that fit",), "7 rows over 2048 tokens, 9 over 1024"),
+    Row("rows longer than the context, counted", b.world(catalog=LONGER), b.world(spec=b.spec(lora={"overlength": "drop"}), catalog=LONGER), "RowTooLong", ("found 7 of 40 rows of up to 4000 tokens, more than the 2048 that fit",), "7 rows over 2048 tokens, 9 over 1024"),
     Row("a limit beyond the base's context", sft(lora={"maxLength": 4096}), sft(lora={"maxLength": 2048}), "RowTooLong", ("spec.lora.maxLength: found 4096, more than smol's context of 2048",), "a context of 2048"),
 ]  # fmt: skip
 

@@ -47,10 +47,20 @@ def test_an_inspection_counts_what_training_reads(root: Path) -> None:
     assert counted.sha256 == file_digest(root / "data" / "chat.jsonl")
     assert counted.rows == 2
     assert 0 < counted.trained_tokens < counted.longest_row < counted.tokens
+    assert counted.longer == ()
     data = {"sha256": counted.sha256}
     assert train_here(run_file(data=data, lora={"maxLength": counted.longest_row}), root).outcome.result == "Succeeded"  # type: ignore[union-attr]
     short = train_here(run_file(data=data, lora={"maxLength": counted.longest_row - 1}), root)
     assert failed(short)[0] == Reason.ROW_TOO_LONG
+
+
+def test_an_inspection_counts_the_rows_above_each_length(root: Path) -> None:
+    write_rows(root / "data" / "chat.jsonl", [chat("sky? " * n, "Blue.") for n in (1, 90, 300, 600)])
+    counted = inspected(root).inspection
+    assert isinstance(counted, InspectionReport)
+    found = {one.tokens: one.rows for one in counted.longer}
+    assert found[256] >= found[512] >= 1
+    assert max(found) < counted.longest_row
 
 
 def test_an_inspection_as_a_process_names_the_bad_row(root: Path) -> None:

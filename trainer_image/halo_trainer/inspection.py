@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from halo_api.conditions import Reason
-from halo_api.report import InspectionReport, Outcome
+from halo_api.report import InspectionReport, LongRows, Outcome
 from halo_api.run_file import RunFile, volume_path
 from halo_trainer.data.jsonl import JsonLines
 from halo_trainer.data.load import base_folder, load_template
 from halo_trainer.data.rows import chat_row
 from halo_trainer.reporting import Reporting
+
+# What people limit rows to: from 256 to 16,777,216 tokens, which is the most that a base may see.
+LENGTHS = tuple(2**power for power in range(8, 25))
 
 
 def inspect(run: RunFile, volumes: str, report: Reporting) -> Outcome:
@@ -23,14 +26,23 @@ def inspect(run: RunFile, volumes: str, report: Reporting) -> Outcome:
     template = load_template(run.base, base)
     lines = JsonLines(path)
     rows = tokens = trained = longest = 0
+    longer = dict.fromkeys(sorted({*LENGTHS, run.base.context_length}), 0)
     for number, value in lines:
         row = template.token_row(chat_row(number, value))
         rows += 1
         tokens += len(row)
         trained += sum(row.trained)
         longest = max(longest, len(row))
+        for length in longer:
+            longer[length] += len(row) > length
     counted = InspectionReport(
-        sha256=lines.digest, rows=rows, tokens=tokens, trained_tokens=trained, longest_row=longest
+        sha256=lines.digest,
+        rows=rows,
+        tokens=tokens,
+        trained_tokens=trained,
+        longest_row=longest,
+        # Beyond the first that no row is longer than, all are 0.
+        longer=tuple(LongRows(tokens=length, rows=found) for length, found in longer.items() if found),
     )
     message = f"{rows} rows, {tokens} tokens of {run.base.name}, {trained} of them trained, the longest row {longest}"
     return Outcome(result="Succeeded", reason=Reason.SUCCEEDED, message=message, inspection=counted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from halo_api.conditions import ConditionType, Reason, condition_of
-from halo_api.dataset import DatasetStatus, Inspection
+from halo_api.dataset import DatasetStatus, Inspection, LongerThan
 from halo_operator.plan import conditions, pods
 from halo_operator.plan.conditions import Facts, stamp
 from halo_operator.plan.refusal import listed
@@ -92,6 +92,7 @@ def inspect(world: DatasetWorld, name: str, views: list[PodView], status: Datase
             tokens=found.tokens,
             trained_tokens=found.trained_tokens,
             longest_row=found.longest_row,
+            longer=[LongerThan(tokens=length.tokens, rows=length.rows) for length in found.longer],
             at=stamp(now),
         )
         others = [i for i in status.inspections if i.base_model != name]

@@ -105,9 +105,18 @@ def rows_fit_the_base(world: RunWorld) -> Refusal | None:
         return None
     return Refusal(
         Reason.ROW_TOO_LONG,
-        f"spec.lora.dataset: found rows of up to {found.longest_row} tokens, more than the {limit} that fit; raise spec.lora.maxLength "
+        f"spec.lora.dataset: found {longer_than(found, limit)} of up to {found.longest_row} tokens, more than the {limit} that fit; raise spec.lora.maxLength "
         f"(at most {context}), shorten the rows, or set spec.lora.overlength to drop or truncate",
     )
+
+
+def longer_than(found: Inspection, limit: int) -> str:
+    """Say how many rows are longer: exactly at a length that was counted, else between the counts of those beside it."""
+    least = max((one.rows for one in found.longer if one.tokens >= limit), default=1)
+    most = min((one.rows for one in found.longer if one.tokens <= limit), default=found.rows)
+    if not found.longer:
+        return "rows"
+    return f"{most} of {found.rows} rows" if least == most else f"{least} to {most} of {found.rows} rows"
 
 
 def tasks_are_enough(world: RunWorld) -> Refusal | None:
