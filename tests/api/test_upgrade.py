@@ -19,6 +19,7 @@ import yaml
 from halo_api.crd import KINDS, crd
 from tests.api.kube import OPERATOR_NAMESPACE, ROOT, Kubectl, eventually, hack
 from tests.api.operator_process import replica
+from tests.refusals.schema_kinds import FIRST, RECIPE
 
 pytestmark = pytest.mark.api
 
@@ -185,7 +186,20 @@ def test_objects_of_the_new_kinds_stay_over_the_next_upgrade(upgraded: tuple[Kub
     )
     for name in names:
         admin("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "examples" / f"{name}.yaml"))
+    for body in (FIRST, RECIPE):
+        admin("apply", "--server-side", "-f", "-", stdin=body)
     before = objects(admin)
-    assert {key.split("/")[0] for key in before} >= PLURALS.keys() - {"LedgerPage", "Recipe"}
+    assert {key.split("/")[0] for key in before} == PLURALS.keys()
     helm(admin, NOW, "--set", "webhook.enabled=false,log.format=text")
     assert objects(admin) == before
+
+
+def test_the_chart_s_own_base_models_come_with_an_upgrade_and_stay(upgraded: tuple[Kubectl, dict[str, Object]]) -> None:
+    admin, _ = upgraded
+    admin("delete", "basemodels", "--all")
+    helm(admin, NOW, "--set", "catalog.install=true,catalog.modelsClaim=weights")
+    made = {key: body["spec"]["source"] for key, body in objects(admin).items() if key.startswith("BaseModel/")}
+    assert len(made) == 5
+    assert {source.split("/")[2] for source in made.values()} == {"weights"}
+    helm(admin, NOW)
+    assert made.keys() <= objects(admin).keys()
