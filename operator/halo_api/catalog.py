@@ -9,6 +9,12 @@ from pydantic import ConfigDict, Field
 from halo_api.amounts import USD_DECIMALS, exactly
 from halo_api.base import ApiModel, ShortText, WeightsUri, cel, mapped_list, rule
 
+# In the schema alone, as what a pod takes: a class that was stored before is still read.
+LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+EXTENDED_RESOURCE = (
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+)
+
 RecipeName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9_]+$")]
 
 
@@ -231,11 +237,34 @@ class GpuClassSpec(ApiModel):
     )
 
     node_selector: Annotated[
-        dict[str, Annotated[str, Field(max_length=63)]],
-        Field(max_length=16, description="nodeSelector picks the nodes that have this GPU."),
+        dict[str, Annotated[str, Field(max_length=63, json_schema_extra={"pattern": LABEL_VALUE})]],
+        Field(
+            max_length=16,
+            description="nodeSelector picks the nodes that have this GPU.",
+            json_schema_extra=cel(
+                rule(
+                    "self.all(key, !format.qualifiedName().validate(key).hasValue())",
+                    "'has a key that no label has, found %s; write labels as nvidia.com/gpu.product'.format([self.filter(key, format.qualifiedName().validate(key).hasValue())[0]])",
+                )
+            ),
+        ),
     ] = Field(default_factory=dict)
     tolerations: Annotated[
-        list[Toleration], Field(max_length=16, description="tolerations are the taints of those nodes.")
+        list[Toleration],
+        Field(
+            max_length=16,
+            description="tolerations are the taints of those nodes.",
+            json_schema_extra=cel(
+                rule(
+                    "self.all(t, t.operator == 'Equal' || !has(t.value) || t.value == '')",
+                    "'has a value with operator Exists, which asks for none, found %s; remove it'.format([self.filter(t, t.operator == 'Exists' && has(t.value) && t.value != '')[0].value])",
+                ),
+                rule(
+                    "self.all(t, t.operator == 'Exists' || (has(t.key) && t.key != ''))",
+                    "'has operator Equal without a key, found none; set key, or operator: Exists, which tolerates every key'",
+                ),
+            ),
+        ),
     ] = Field(default_factory=list)
     resource_name: Annotated[
         str,
@@ -244,6 +273,7 @@ class GpuClassSpec(ApiModel):
             max_length=253,
             description="resourceName is the extended resource that counts the GPUs.",
             examples=["nvidia.com/gpu"],
+            json_schema_extra={"pattern": EXTENDED_RESOURCE},
         ),
     ] = "nvidia.com/gpu"
     memory_gi_b: Annotated[
