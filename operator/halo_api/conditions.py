@@ -51,6 +51,7 @@ class Reason(StrEnum):
     ADAPTER_NAME_TAKEN = "AdapterNameTaken"
     UNFIT = "Unfit"
     INVALID_SPEC = "InvalidSpec"
+    OBJECT_UNREADABLE = "ObjectUnreadable"
     FEATURE_OFF = "FeatureOff"
     RATE_LIMITED = "RateLimited"
     UNKNOWN_CRITERION = "UnknownCriterion"

@@ -9,6 +9,7 @@ from pydantic import Field
 from halo_api.adapter import AdapterFile
 from halo_api.base import ApiModel, Sha256, Text, Time, VolumeUri
 from halo_api.conditions import Reason
+from halo_api.estimate import PhaseName
 
 # Failures that another attempt may survive; every other one is the user's to mend, and a retry would fail the same way.
 INFRASTRUCTURE = frozenset({Reason.INTERRUPTED, Reason.CRASHED, Reason.NODE_LOST, Reason.EVICTED, Reason.NOT_STARTED})
@@ -74,6 +75,8 @@ class Outcome(ApiModel):
     checkpoint: CheckpointReport | None = None
     adapter: AdapterReport | None = None
     inspection: InspectionReport | None = None
+    # On the clock, by phase of the estimate.
+    seconds: dict[PhaseName, float] = Field(default_factory=dict)
 
     @property
     def retriable(self) -> bool:

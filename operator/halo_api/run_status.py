@@ -9,6 +9,7 @@ from pydantic import Field
 from halo_api.amounts import Amount
 from halo_api.base import ApiModel, Name, Sha256, ShortText, Text, Time, VolumeUri
 from halo_api.catalog import Resources, Toleration
+from halo_api.estimate import PhaseName
 from halo_api.training_methods import RftSpec, RlvrSpec, TargetModule
 
 
@@ -200,6 +201,13 @@ class Checkpoint(ApiModel):
     at: Annotated[Time, Field(description="at is when it was written.")]
 
 
+class MeasuredPhase(ApiModel):
+    """How long a phase of the estimate took; what was quoted for it stands in the run's estimate."""
+
+    name: Annotated[PhaseName, Field(description="name of the phase, as in status.estimate.phases.")]
+    seconds: Annotated[Amount, Field(description="seconds on the clock, such as 912.4.")]
+
+
 class AttemptRecord(ApiModel):
     """What became of one attempt."""
 
@@ -210,6 +218,13 @@ class AttemptRecord(ApiModel):
     finished_at: Annotated[Time | None, Field(default=None, description="finishedAt is when its last container ended.")]
     reason: Annotated[ShortText | None, Field(default=None, description="reason it ended for.")]
     message: Annotated[Text | None, Field(default=None, description="message of its end.")]
+    phases: Annotated[
+        list[MeasuredPhase],
+        Field(
+            max_length=16,
+            description="phases as they were measured, known once the attempt has ended; start is what no other phase took of the time from startedAt to finishedAt.",
+        ),
+    ] = Field(default_factory=list)
 
 
 class AdapterRef(ApiModel):

@@ -23,6 +23,7 @@ from halo_api.grpo_run import GrpoRunSpec
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_operator import metrics
 from halo_operator.cluster import ClusterError
+from halo_operator.gather import Unreadable
 from halo_operator.grpo import GrpoLooks, unreadable
 from halo_operator.plan.admission import ADMISSION
 from halo_operator.plan.budget import BUDGET, quote_of
@@ -117,7 +118,10 @@ def training_jobs(look: Look, environment: Callable[[], Environment]) -> Judge:
             status = TrainingJobStatus.model_validate(asked.body.get("status", {}))
         except ValidationError as error:
             return Decision(unreadable(error))
-        catalog = await look(asked.namespace, asked.name, spec)
+        try:
+            catalog = await look(asked.namespace, asked.name, spec)
+        except Unreadable as error:
+            return Decision(warnings=(f"waits: {error.refusal.message}",))
         world = RunWorld(meta_of(asked), spec, status, (), environment(), catalog)
         decision = decided(world, ADMISSION if asked.operation == "CREATE" else BUDGET)
         return quoted(decision, quote_of(world) if may_be_quoted(decision) else None)
@@ -133,7 +137,10 @@ def grpo_runs(looks: GrpoLooks, now: Callable[[], datetime]) -> Judge:
             spec = GrpoRunSpec.model_validate(asked.body.get("spec", {}))
         except ValidationError as error:
             return Decision(unreadable(error))
-        answer = grpo_answer(await looks.world_of(meta_of(asked), now(), spec))
+        try:
+            answer = grpo_answer(await looks.world_of(meta_of(asked), now(), spec))
+        except Unreadable as error:
+            return Decision(warnings=(f"waits: {error.refusal.message}",))
         waits = (f"waits: {answer.refusal.message}",) if answer.refusal.pending else ()
         decision = Decision(None if waits else answer.refusal, (*answer.warnings, *waits))
         return quoted(decision, answer.estimate)

@@ -6,10 +6,14 @@ The reconciler and the webhook ask the same questions here, so that they can onl
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+
+from pydantic import ValidationError
 
 from halo_api.adapter import AdapterSpec
+from halo_api.base import ApiModel
 from halo_api.catalog import BaseModelSpec, GpuClassSpec
+from halo_api.conditions import Reason
 from halo_api.criterion import CriterionSpec, CriterionStatus
 from halo_api.dataset import DatasetSpec, DatasetStatus
 from halo_api.environment import EnvironmentSpec, EnvironmentStatus
@@ -17,6 +21,7 @@ from halo_api.training_job import TrainingJobSpec
 from halo_api.workspace import WORKSPACE, WorkspaceSpec, WorkspaceStatus
 from halo_operator.cluster import Cluster, Object
 from halo_operator.plan.references import references
+from halo_operator.plan.refusal import Refusal
 from halo_operator.plan.world import (
     AdapterEntry,
     BaseEntry,
@@ -35,6 +40,33 @@ from halo_operator.shared_reads import SharedReads
 
 # What would do instead of an unknown recipe.
 NAMED = tuple(name for name, entry in RECIPES.items() if not entry.spec.retired)
+
+
+Model = TypeVar("Model", bound=ApiModel)
+
+
+class Unreadable(Exception):
+    """An object holds what our models refuse: it was stored before a rule, or by another version."""
+
+    def __init__(self, body: Object, part: str, error: ValidationError) -> None:
+        first: Any = error.errors()[0]
+        where = ".".join([part, *(str(step) for step in first["loc"])])
+        found = f"found {str(first['input'])[:80]!r}, " if first["type"] != "missing" else ""
+        words = (
+            f"{body['kind']} {body['metadata']['name']}: {where}: {found}{first['msg'].removeprefix('Value error, ')}"
+        )
+        super().__init__(words)
+        self.refusal = Refusal(
+            Reason.OBJECT_UNREADABLE, f"{words}; mend it, or upgrade the chart if it is newer", pending=True
+        )
+
+
+def read(model: type[Model], body: Object, part: str = "spec") -> Model:
+    """Return an object's spec or status; raises Unreadable, which makes a run wait instead of failing its reconcile."""
+    try:
+        return model.model_validate(body.get(part, {}))
+    except ValidationError as error:
+        raise Unreadable(body, part, error) from None
 
 
 class Gatherer:
@@ -96,9 +128,9 @@ class Gatherer:
             # The data set names it, so that it can't be known before; it is looked at again with the run.
             environment = await self._named("Environment", namespace, dataset["spec"].get("environment"))
         return Catalog(
-            base=BaseEntry(spec.base_model, BaseModelSpec.model_validate(base["spec"])) if base else None,
+            base=BaseEntry(spec.base_model, read(BaseModelSpec, base)) if base else None,
             base_names=() if base else await self.names("BaseModel"),
-            gpu=GpuEntry(spec.gpu.type, GpuClassSpec.model_validate(gpu["spec"])) if gpu else None,
+            gpu=GpuEntry(spec.gpu.type, read(GpuClassSpec, gpu)) if gpu else None,
             gpu_names=() if gpu else await self.names("GpuClass"),
             dataset=dataset_entry(dataset) if dataset else None,
             adapter=adapter_entry(adapter) if adapter else None,
@@ -141,28 +173,28 @@ def dataset_entry(body: Object) -> DatasetEntry:
     return DatasetEntry(
         body["metadata"]["name"],
         body["metadata"].get("generation", 1),
-        DatasetSpec.model_validate(body["spec"]),
-        DatasetStatus.model_validate(body.get("status", {})),
+        read(DatasetSpec, body),
+        read(DatasetStatus, body, "status"),
     )
 
 
 def adapter_entry(body: Object) -> AdapterEntry:
     """Return whose an adapter is."""
-    made_by = AdapterSpec.model_validate(body["spec"]).trained_by
+    made_by = read(AdapterSpec, body).trained_by
     return AdapterEntry(body["metadata"]["name"], made_by.uid if made_by else None)
 
 
 def parent_entry(body: Object) -> ParentEntry:
     """Return an adapter as one that a run may continue."""
-    return ParentEntry(body["metadata"]["name"], AdapterSpec.model_validate(body["spec"]), verdict(body, "Verified"))
+    return ParentEntry(body["metadata"]["name"], read(AdapterSpec, body), verdict(body, "Verified"))
 
 
 def environment_entry(body: Object, operator_namespace: str) -> EnvironmentEntry:
     """Return what a run looks at in an environment revision."""
     return EnvironmentEntry(
         name=body["metadata"]["name"],
-        spec=EnvironmentSpec.model_validate(body["spec"]),
-        status=EnvironmentStatus.model_validate(body.get("status", {})),
+        spec=read(EnvironmentSpec, body),
+        status=read(EnvironmentStatus, body, "status"),
         qualified=verdict(body, "Qualified"),
         public=body["metadata"]["namespace"] == operator_namespace,
     )
@@ -172,8 +204,8 @@ def criterion_entry(body: Object) -> CriterionEntry:
     """Return what a run looks at in a judge's criterion."""
     return CriterionEntry(
         name=body["metadata"]["name"],
-        spec=CriterionSpec.model_validate(body["spec"]),
-        status=CriterionStatus.model_validate(body.get("status", {})),
+        spec=read(CriterionSpec, body),
+        status=read(CriterionStatus, body, "status"),
         calibrated=verdict(body, "Calibrated"),
         drifted=verdict(body, "Drifted"),
     )
@@ -181,9 +213,7 @@ def criterion_entry(body: Object) -> CriterionEntry:
 
 def workspace_entry(body: Object) -> WorkspaceEntry:
     """Return what a namespace may spend and do."""
-    return WorkspaceEntry(
-        True, WorkspaceSpec.model_validate(body["spec"]), WorkspaceStatus.model_validate(body.get("status", {}))
-    )
+    return WorkspaceEntry(True, read(WorkspaceSpec, body), read(WorkspaceStatus, body, "status"))
 
 
 def verdict(body: Object, type_: str) -> Verdict:

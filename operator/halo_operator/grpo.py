@@ -25,8 +25,8 @@ from halo_api.model_alias import ModelAliasSpec
 from halo_api.workspace import WORKSPACE
 from halo_operator.cluster import Cluster, Conflict, NotFound, Object
 from halo_operator.events import Recorder
-from halo_operator.gather import Gatherer, adapter_entry, criterion_entry, workspace_entry
-from halo_operator.plan.grpo.plan import is_over, plan_grpo, refuse
+from halo_operator.gather import Gatherer, Unreadable, adapter_entry, criterion_entry, read, workspace_entry
+from halo_operator.plan.grpo.plan import is_over, plan_grpo, refuse, wait
 from halo_operator.plan.grpo.world import AliasEntry, GrpoCatalog, GrpoWorld, Prompts, ServingAdapter, Start
 from halo_operator.plan.refusal import Refusal
 from halo_operator.plan.world import BaseEntry, GpuEntry, Meta, Plan, WorkspaceEntry
@@ -69,16 +69,14 @@ class GrpoLooks:
         traffic = [d for d in datasets if d["spec"]["kind"] in ("traffic", "candidates")]
         own_tasks = spec.tasks_inline is not None or spec.tasks_from is not None
         return GrpoCatalog(
-            base=BaseEntry(spec.model, BaseModelSpec.model_validate(base["spec"])) if base else None,
+            base=BaseEntry(spec.model, read(BaseModelSpec, base)) if base else None,
             base_names=() if base else await self._gatherer.names("BaseModel"),
             adapter=adapter_entry(adapter) if adapter else None,
             workspace=workspace_entry(workspace) if workspace else WorkspaceEntry(),
             criteria=judges,
             criterion_names=() if len(judges) == len(names) else await self._names("Criterion", namespace),
-            gpus=tuple(GpuEntry(g["metadata"]["name"], GpuClassSpec.model_validate(g["spec"])) for g in gpus),
-            alias=AliasEntry(alias, ModelAliasSpec.model_validate(found_alias["spec"]))
-            if alias and found_alias
-            else None,
+            gpus=tuple(GpuEntry(g["metadata"]["name"], read(GpuClassSpec, g)) for g in gpus),
+            alias=AliasEntry(alias, read(ModelAliasSpec, found_alias)) if alias and found_alias else None,
             alias_names=() if found_alias or not alias else await self._names("ModelAlias", namespace),
             traffic=traffic_of(datasets, spec.prompt_tag),
             candidates=candidates_of(datasets, spec.reward.criterion_id),
@@ -93,7 +91,7 @@ class GrpoLooks:
         bodies = await asyncio.gather(*(self._gatherer.get(Key("Adapter", namespace, name)) for name in names))
         found: list[ServingAdapter] = []
         for body in bodies:
-            made_by = AdapterSpec.model_validate(body["spec"]).trained_by if body else None
+            made_by = read(AdapterSpec, body).trained_by if body else None
             if body and made_by and made_by.kind == KIND:
                 found.append(ServingAdapter(body["metadata"]["name"], made_by.name, created_at(body)))
         return tuple(found)
@@ -138,7 +136,10 @@ class GrpoRuns:
         except ValidationError as error:
             plan = Plan() if is_over(status) else refuse(meta, status, status, unreadable(error), self._now())
         else:
-            plan = plan_grpo(await self._world(body, meta, spec, status), self._now())
+            try:
+                plan = plan_grpo(await self._world(body, meta, spec, status), self._now())
+            except Unreadable as found:
+                plan = wait(meta, status, status, found.refusal, self._now())
         if plan.status is not None:
             try:
                 await self._cluster.write_status(body, plan.status.to_json())
@@ -199,7 +200,7 @@ def start_of(body: Object) -> Start:
 
 def status_of(dataset: Object) -> DatasetStatus:
     """Return what inspection found in a data set."""
-    return DatasetStatus.model_validate(dataset.get("status", {}))
+    return read(DatasetStatus, dataset, "status")
 
 
 def traffic_of(datasets: Iterable[Object], tag: str | None) -> Prompts:

@@ -19,13 +19,13 @@ from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_operator import __version__
 from halo_operator.cluster import AlreadyExists, Cluster, ClusterError, Conflict, NotFound, Object, Rejected
 from halo_operator.events import Recorder
-from halo_operator.gather import Gatherer, adapter_entry
+from halo_operator.gather import Gatherer, Unreadable, adapter_entry, read
 from halo_operator.grpo import GrpoRuns
 from halo_operator.plan import names
 from halo_operator.plan.dataset import plan_dataset, rejected
 from halo_operator.plan.moves import clear
 from halo_operator.plan.pod_view import all_of
-from halo_operator.plan.run import is_terminal, not_made, plan_run
+from halo_operator.plan.run import is_terminal, not_made, plan_run, turned_away
 from halo_operator.plan.world import (
     AdapterEntry,
     Catalog,
@@ -126,11 +126,14 @@ class Reconciler:
         views = all_of(pods, self._now())
         over = meta.deleting or is_terminal(status)
         fresh = status.frozen is None and not over
-        catalog = await self._catalog(key, spec) if fresh else Catalog()
+        world = RunWorld(meta, spec, status, views, self.environment(), Catalog(), self._reports.latest(meta.uid))
         if not fresh and not over and any(p.ended for p in views):
-            catalog = Catalog(adapter=await self._adapter(key))
-        world = RunWorld(meta, spec, status, views, self.environment(), catalog, self._reports.latest(meta.uid))
-        plan = plan_run(world, self._now())
+            world = replace(world, catalog=Catalog(adapter=await self._adapter(key)))
+        try:
+            world = replace(world, catalog=await self._catalog(key, spec)) if fresh else world
+            plan = plan_run(world, self._now())
+        except Unreadable as error:
+            plan = turned_away(world, error.refusal, self._now())
         try:
             written = await self._apply(body, plan, pods)
         except ChildRejected as error:
@@ -156,7 +159,7 @@ class Reconciler:
         for name in spec.base_models:
             self._waiting[Key("BaseModel", "", name)].add(key)
         found = await self._cluster.list_all("BaseModel")
-        bases = {b["metadata"]["name"]: BaseModelSpec.model_validate(b["spec"]) for b in found}
+        bases = readable(found)
         world = DatasetWorld(
             meta_of(body), spec, status, all_of(pods, self._now()), self.environment(), bases, tuple(bases)
         )
@@ -290,6 +293,17 @@ class Reconciler:
             if error.status == 422:  # a failed test: the pod changed, and its event brings us back
                 raise Conflict(409, str(error)) from None
             raise
+
+
+def readable(bases: list[Object]) -> dict[str, BaseModelSpec]:
+    """Return the base models that can be read, by name: one that can't must not hold up the data sets of the others."""
+    found = {}
+    for body in bases:
+        try:
+            found[body["metadata"]["name"]] = read(BaseModelSpec, body)
+        except Unreadable as error:
+            log.warning("%s", error)
+    return found
 
 
 def is_untouched(body: Object) -> bool:

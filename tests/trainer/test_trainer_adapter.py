@@ -27,6 +27,8 @@ def test_the_adapter_loads_and_changes_the_answers(root: Path) -> None:
     assert [file.path for file in adapter.files] == ["adapter_config.json", "adapter_model.safetensors"]
     assert adapter.step == 6
     assert len(report.outcome.termination_message()) <= 4096
+    assert report.outcome.seconds.keys() == {"load", "train", "save", "publish"}
+    assert all(spent > 0 for spent in report.outcome.seconds.values())
     ids = torch.tensor([[5, 6, 7, 8]])
     base = AutoModelForCausalLM.from_pretrained(root / "models" / "tiny")
     before = base(ids).logits

@@ -12,12 +12,16 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from pydantic import ValidationError
 
+from halo_api.base import ApiModel
+from halo_api.catalog import GpuClassSpec
 from halo_api.conditions import Reason
 from halo_api.grpo_run import GrpoRunSpec
 from halo_api.training_job import TrainingJobSpec
 from halo_operator import admission
 from halo_operator.cluster import Unreachable
+from halo_operator.gather import Unreadable
 from halo_operator.grpo import GrpoLooks
 from halo_operator.plan.admission import first_refusal
 from halo_operator.plan.budget import quote_of
@@ -158,6 +162,19 @@ def test_a_grpo_run_that_waits_is_allowed_and_one_without_money_is_not() -> None
     assert poor.refusal
     assert poor.refusal.code == 402
     assert poor.warnings == ()
+
+
+def test_an_object_that_cannot_be_read_is_a_warning_too() -> None:
+    old = {"kind": "GpuClass", "metadata": {"name": "h100"}, "spec": {"memoryGiB": 0}}
+    code, response = asked(review(), Unreadable(old, "spec", error_of(GpuClassSpec, old["spec"])))
+    assert (code, response["allowed"]) == (200, True)
+    assert response["warnings"][0].startswith("waits: GpuClass h100: spec.memoryGiB: found '0'")
+
+
+def error_of(model: type[ApiModel], spec: Any) -> ValidationError:
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(spec)
+    return caught.value
 
 
 def test_and_hides_nothing_that_is_wrong() -> None:

@@ -23,7 +23,9 @@ FRESH = DatasetWorld(
     bases={"smol": base(revision="rev-0001")},
     base_names=("smol",),
 )
-COUNTED = InspectionReport(sha256=DIGEST, rows=10, tokens=900, trained_tokens=300, longest_row=120, longer=({"tokens": 64, "rows": 3},))
+COUNTED = InspectionReport(
+    sha256=DIGEST, rows=10, tokens=900, trained_tokens=300, longest_row=120, longer=({"tokens": 64, "rows": 3},)
+)
 COUNTS = Outcome(result="Succeeded", reason="Succeeded", inspection=COUNTED)
 
 

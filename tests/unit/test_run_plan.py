@@ -121,6 +121,17 @@ def test_a_finished_attempt_publishes_its_adapter_before_the_status_says_so() ->
     assert len(plan.release) == 1
 
 
+def test_an_attempt_keeps_how_long_each_phase_took_and_they_add_up_to_its_time() -> None:
+    spoke = success().model_copy(update={"seconds": {"load": 5.0, "train": 100.0, "save": 4.0, "publish": 1.0}})
+    done = ended(running(pod(), since=NOW), spoke, at=NOW + seconds(120))
+    status = plan_run(replace(started(), pods=(done,)), NOW).status
+    assert status
+    record = status.attempts[-1]
+    assert {p.name: p.seconds for p in record.phases} == {
+        "start": "10.0", "load": "5.0", "train": "100.0", "save": "4.0", "publish": "1.0"
+    }  # fmt: skip
+
+
 def test_an_adapter_of_another_run_is_never_overwritten() -> None:
     at = replace(started(), pods=(ended(running(pod()), success()),), catalog=catalog(adapter=taken("other")))
     plan = plan_run(at, NOW)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from halo_api.estimate import PhaseName
 from halo_api.report import CheckpointReport, Outcome, ProgressReport, Report
 from halo_api.run_file import SAVED_STEP_NAME, RunFile
 from halo_trainer.files import replace_file
@@ -24,6 +27,9 @@ class Reporting:
         self._writes = writes
         self._written_at = 0.0
         self._report = Report(run_uid=run.run.uid, attempt=run.run.attempt)
+        self._seconds: dict[PhaseName, float] = {}
+        self._spending: PhaseName | None = None
+        self._since = time.monotonic()
         self._change()
 
     @property
@@ -42,6 +48,16 @@ class Reporting:
         """Say what the role is about."""
         self._change(phase=phase)
 
+    @contextmanager
+    def spending(self, phase: PhaseName) -> Iterator[None]:
+        """Count the time inside for that phase of the estimate, and not for one around it."""
+        around = self._spending
+        self._count(phase)
+        try:
+            yield
+        finally:
+            self._count(around)
+
     def progress(self, progress: ProgressReport) -> None:
         """Say how far the role is."""
         self._report = self._report.model_copy(update={"progress": progress})
@@ -58,8 +74,15 @@ class Reporting:
         self._report = report
 
     def finish(self, outcome: Outcome) -> None:
-        """Say how the role ended."""
-        self._change(outcome=outcome, phase="Done")
+        """Say how the role ended, and how long its phases took; another process that did the work has said so already."""
+        seconds = outcome.seconds or {phase: round(spent, 3) for phase, spent in self._seconds.items()}
+        self._change(outcome=outcome.model_copy(update={"seconds": seconds}), phase="Done")
+
+    def _count(self, following: PhaseName | None) -> None:
+        now = time.monotonic()
+        if self._spending is not None:
+            self._seconds[self._spending] = self._seconds.get(self._spending, 0.0) + now - self._since
+        self._spending, self._since = following, now
 
     def _change(self, **update: Any) -> None:
         self._report = self._report.model_copy(update=update)

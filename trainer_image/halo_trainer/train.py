@@ -67,10 +67,13 @@ def train(file: RunFile, volumes: str, report: Reporting, ranks: Ranks) -> Outco
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     report.phase("Loading")
-    run = load(file, volumes, report, ranks)
+    with report.spending("load"):
+        run = load(file, volumes, report, ranks)
     report.phase("Working")
-    finished = loop(run, stop)
-    outcome = conclude(run) if finished else interrupted(run)
+    with report.spending("train"):
+        finished = loop(run, stop)
+    with report.spending("publish"):
+        outcome = conclude(run) if finished else interrupted(run)
     ranks.disconnect()
     return outcome
 
@@ -178,7 +181,8 @@ def checkpoint(run: Run) -> None:
         return
     name = f"step-{run.state.step}"
     folder = run.folder("checkpoints", name)
-    digest = save_checkpoint(folder, run.model, run.file.base, run.parameters, run.optimizer, run.state)
+    with run.report.spending("save"):
+        digest = save_checkpoint(folder, run.model, run.file.base, run.parameters, run.optimizer, run.state)
     uri = f"{run.plan.output}/checkpoints/{name}"
     report = CheckpointReport(step=run.state.step, uri=uri, digest=digest, loss=run.state.loss, at=now())
     run.report.checkpoint(report)

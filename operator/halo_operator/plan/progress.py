@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 
+from halo_api.estimate import PhaseName
 from halo_api.report import CheckpointReport, Report
 from halo_api.run_file import ResumeFrom
-from halo_api.run_status import AttemptRecord, Checkpoint, Progress
+from halo_api.run_status import AttemptRecord, Checkpoint, MeasuredPhase, Progress
 from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan.attempts import Attempt
 from halo_operator.plan.conditions import stamp
@@ -96,10 +97,21 @@ def with_record(
         finished_at=stamp(finished) if finished and (reason or old.reason) else None,
         reason=reason or old.reason,
         message=(message[:1000] or None) if message is not None else old.message,
+        phases=measured(attempt) or old.phases,
     )
     others = [r for r in status.attempts if r.attempt != attempt.number]
     records = sorted([*others, record], key=lambda r: r.attempt)[-KEPT:]
     return status if records == status.attempts else status.model_copy(update={"attempts": records})
+
+
+def measured(attempt: Attempt) -> list[MeasuredPhase]:
+    """Return how long each phase took: as the first pod counted them, and the rest of the attempt's time as its start."""
+    spoke = next((p.outcome for p in attempt.pods if p.outcome and p.outcome.seconds), None)
+    if spoke is None or attempt.finished_at is None or attempt.bound_at is None:
+        return []
+    rest = (attempt.finished_at - attempt.bound_at).total_seconds() - sum(spoke.seconds.values())
+    found = {"start": max(rest, 0.0)} | dict(spoke.seconds)
+    return [MeasuredPhase(name=name, seconds=f"{found[name]:.1f}") for name in get_args(PhaseName) if name in found]
 
 
 def record_of(status: TrainingJobStatus, number: int) -> AttemptRecord | None:

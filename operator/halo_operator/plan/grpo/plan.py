@@ -101,14 +101,19 @@ def plan_grpo(world: GrpoWorld, now: datetime) -> GrpoPlan:
     status = world.status.model_copy(update={"frozen": answer.frozen, "estimate": answer.estimate, "waiting": None})
     refusal = answer.refusal
     if refusal.pending:
-        status = status.model_copy(update={"waiting": refusal.message})
-        facts = conditions.waiting(refusal.reason, refusal.message)
-        plan = state(world.meta, world.status, status, facts, now, Note("Normal", refusal.reason, refusal.message))
-        plan = replace(plan, requeue_after=RECHECK_SECONDS)
+        plan = wait(world.meta, world.status, status, refusal, now)
     else:
         plan = refuse(world.meta, world.status, status, refusal, now)
     clamped = () if world.status.frozen else tuple(Note("Warning", CLAMPED, words) for words in answer.warnings)
     return replace(plan, notes=clamped + plan.notes)
+
+
+def wait(meta: Meta, old: GrpoRunStatus, status: GrpoRunStatus, refusal: Refusal, now: datetime) -> GrpoPlan:
+    """Say what the run waits for, and look again."""
+    status = status.model_copy(update={"waiting": refusal.message})
+    facts = conditions.waiting(refusal.reason, refusal.message)
+    plan = state(meta, old, status, facts, now, Note("Normal", refusal.reason, refusal.message))
+    return replace(plan, requeue_after=RECHECK_SECONDS)
 
 
 def refuse(meta: Meta, old: GrpoRunStatus, status: GrpoRunStatus, refusal: Refusal, now: datetime) -> GrpoPlan:
