@@ -288,7 +288,7 @@ class GpuClassSpec(ApiModel):
     h100_equivalent: Annotated[
         float,
         Field(
-            ge=0.001,
+            gt=0,
             le=1000,
             description="h100Equivalent says how many H100s one of these is worth: its hours count that much.",
             examples=[1.4],
@@ -298,7 +298,7 @@ class GpuClassSpec(ApiModel):
         float | None,
         Field(
             default=None,
-            ge=0.001,
+            gt=0,
             le=1000000,
             description="peakTflops is the dense bf16 peak of one GPU, in TFLOP/s, of which an estimate is computed; unset: h100Equivalent times an H100's.",
             examples=[989],
@@ -309,7 +309,7 @@ class GpuClassSpec(ApiModel):
         Field(
             alias="bandwidthTBs",
             default=None,
-            ge=0.001,
+            gt=0,
             le=10000,
             description="bandwidthTBs is the memory bandwidth of one GPU, in TB/s; unset: h100Equivalent times an H100's.",
             examples=[3.35],
