@@ -115,7 +115,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "too-few-tasks": ({**AGENTIC, "tasksInline": [{"goal": [None, 1]}] * 12, "promptCount": 10}, "NotEnoughPrompts", "found 12 tasks, and 13 are needed"),
     "too-much-in-line": ({**AGENTIC, "tasksInline": [{"goal": ["x" * 7000]}] * 15, "promptCount": 10}, "InvalidSpec", "spec.tasksFrom"),
     "no-schema": ({"reward": {"mode": "compositional", "criterionIds": ["helpful"], "assertions": [{"type": "json_schema", "value": "["}]}}, "InvalidSpec", "no JSON schema"),
-    "too-fine": ({"rewardBudgetUsd": 1e-14}, "InvalidSpec", "spec.rewardBudgetUsd: found 1e-14"),
 }  # fmt: skip
 
 

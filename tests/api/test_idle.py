@@ -127,6 +127,7 @@ def test_the_operator_never_asks_for_what_its_roles_do_not_allow(audit: AuditLog
     written = {
         "adapters",
         "datasets/status",
+        "grporuns/status",
         "events",
         "leases",
         "pods",

@@ -60,7 +60,9 @@ def test_names_that_begin_alike_and_the_longest_one_work_side_by_side(stage: Sta
         assert adapter is not None
         assert adapter["spec"]["trainedBy"]["uid"] == uids[name]
         assert uids[name] in adapter["spec"]["uri"]
-        assert [e["reason"] for e in stage.events(name)].count("Succeeded") == 1
+        # Events come after what people wait for.
+        stage.until(lambda name=name: "Succeeded" in reasons(stage, name), f"{name} is told to have succeeded")
+        assert reasons(stage, name).count("Succeeded") == 1
         assert {e["regarding"]["uid"] for e in stage.events(name)} == {uids[name]}
         assert stage.kubectl("get", "trainingjob", name, "-o", "jsonpath={.status.adapter.name}") == name
     shown = stage.kubectl("get", "trainingjobs,adapters", "--no-headers").splitlines()
@@ -76,3 +78,7 @@ def legal(pod: Object) -> bool:
     """Whether what must be a DNS label, or a label's value, is one; the API server took the rest."""
     words = [pod["metadata"]["name"], pod["spec"]["hostname"], pod["spec"]["subdomain"]]
     return all(map(DNS_LABEL.fullmatch, words)) and all(len(v) <= 63 for v in pod["metadata"]["labels"].values())
+
+
+def reasons(stage: Stage, name: str) -> list[str]:
+    return [event["reason"] for event in stage.events(name)]
