@@ -46,10 +46,13 @@ class AuditLog:
         self._start = self._path.stat().st_size
 
     def entries(self) -> Iterator[Entry]:
-        with self._path.open() as log:
-            log.seek(self._start)
+        with self._path.open("rb") as log:
+            # The size may have been taken in the middle of a line, which then is one from before.
+            log.seek(max(self._start - 1, 0))
+            if self._start:
+                log.readline()
             for line in log:
-                if line.endswith("\n"):
+                if line.endswith(b"\n"):
                     yield entry_of(json.loads(line))
 
 

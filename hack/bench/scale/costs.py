@@ -106,7 +106,10 @@ class AuditLog:
 
     def _entries(self, start: int) -> Iterator[dict[str, Any]]:
         with self._path.open("rb") as log:
-            log.seek(start)
+            # The size may have been taken in the middle of a line, which then is one from before.
+            log.seek(max(start - 1, 0))
+            if start:
+                log.readline()
             for line in log:
                 yield json.loads(line)
 
