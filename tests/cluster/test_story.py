@@ -165,7 +165,8 @@ def test_two_trainer_pods_meet_and_train_together(place: Place) -> None:
     place.kubectl("apply", "-f", "-", stdin=one_a_node)
     apply_run(place, "pair", gpu={"type": "one-a-node", "count": 2}, batch=4)
     job = wait_for(place, "pair", "Succeeded")
-    assert job["status"]["topology"] == {"nodes": 2, "gpusPerNode": 1}
+    layout = job["status"]["topology"]
+    assert (layout["nodes"], layout["gpusPerNode"], layout["trainerGpus"]) == (2, 1, 2)
     assert len(trainer_pods(place)) == 2
     place.kubectl("delete", "trainingjob", "pair", "--wait")
     eventually(
