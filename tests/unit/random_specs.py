@@ -40,7 +40,7 @@ def real(low: float, high: float, *usual: float) -> Strategy:
 
 
 def name(*usual: str) -> Strategy:
-    any_ = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,20}\.[a-z0-9]{1,20}){0,5}", fullmatch=True)
+    any_ = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,20}[a-z0-9]\.[a-z0-9]{1,20}){0,5}", fullmatch=True)
     return st.sampled_from(usual) | st.sampled_from(usual) | any_.filter(lambda n: n[-1].isalnum())
 
 
