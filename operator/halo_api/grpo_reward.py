@@ -201,7 +201,7 @@ class Verifier(ApiModel):
         Field(
             min_length=1,
             max_length=4000,
-            description="command passes with exit code 0; 1 to 4000 characters. Example: test -f /work/report.md",
+            description="command passes with exit code 0; 1 to 4000 characters. Example: test -f /tmp/report.md",
         ),
     ]
     timeout_sec: Seconds
