@@ -30,6 +30,7 @@ from halo_operator.plan.world import (
     DatasetEntry,
     EnvironmentEntry,
     GpuEntry,
+    Meta,
     ParentEntry,
     Verdict,
     WorkspaceEntry,
@@ -166,6 +167,20 @@ class Gatherer:
 
     def _environment(self, body: Object | None) -> EnvironmentEntry | None:
         return environment_entry(body, self._namespace) if body else None
+
+
+def meta_of(body: Object) -> Meta:
+    """Return the identity of an object."""
+    meta = body["metadata"]
+    return Meta(
+        kind=body["kind"],
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=meta["uid"],
+        generation=meta.get("generation", 1),
+        resource_version=meta["resourceVersion"],
+        deleting="deletionTimestamp" in meta,
+    )
 
 
 def dataset_entry(body: Object) -> DatasetEntry:

@@ -25,7 +25,7 @@ from halo_api.model_alias import ModelAliasSpec
 from halo_api.workspace import WORKSPACE
 from halo_operator.cluster import Cluster, Conflict, NotFound, Object
 from halo_operator.events import Recorder
-from halo_operator.gather import Gatherer, Unreadable, adapter_entry, criterion_entry, read, workspace_entry
+from halo_operator.gather import Gatherer, Unreadable, adapter_entry, criterion_entry, meta_of, read, workspace_entry
 from halo_operator.plan.grpo.plan import is_over, plan_grpo, refuse, wait
 from halo_operator.plan.grpo.world import AliasEntry, GrpoCatalog, GrpoWorld, Prompts, ServingAdapter, Start
 from halo_operator.plan.refusal import Refusal
@@ -165,20 +165,6 @@ def is_name(text: str) -> bool:
 async def nothing() -> Object | None:
     """Look nothing up."""
     return None
-
-
-def meta_of(body: Object) -> Meta:
-    """Return the identity of a run."""
-    meta = body["metadata"]
-    return Meta(
-        kind=KIND,
-        namespace=meta["namespace"],
-        name=meta["name"],
-        uid=meta["uid"],
-        generation=meta.get("generation", 1),
-        resource_version=meta["resourceVersion"],
-        deleting="deletionTimestamp" in meta,
-    )
 
 
 def created_at(body: Object) -> datetime:

@@ -19,7 +19,7 @@ from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_operator import __version__
 from halo_operator.cluster import AlreadyExists, Cluster, ClusterError, Conflict, NotFound, Object, Rejected
 from halo_operator.events import Recorder
-from halo_operator.gather import Gatherer, Unreadable, adapter_entry, read
+from halo_operator.gather import Gatherer, Unreadable, adapter_entry, meta_of, read
 from halo_operator.grpo import GrpoRuns
 from halo_operator.plan import names
 from halo_operator.plan.dataset import plan_dataset, rejected
@@ -31,7 +31,6 @@ from halo_operator.plan.world import (
     Catalog,
     DatasetWorld,
     Environment,
-    Meta,
     Note,
     Plan,
     PodRef,
@@ -309,20 +308,6 @@ def readable(bases: list[Object]) -> dict[str, BaseModelSpec]:
 def is_untouched(body: Object) -> bool:
     """Whether nobody did anything for a run yet, so that it has no pods: its attempt is in its status before they are made."""
     return "deletionTimestamp" not in body["metadata"] and "conditions" not in body.get("status", {})
-
-
-def meta_of(body: Object) -> Meta:
-    """Return the identity of an object."""
-    meta = body["metadata"]
-    return Meta(
-        kind=body["kind"],
-        namespace=meta["namespace"],
-        name=meta["name"],
-        uid=meta["uid"],
-        generation=meta.get("generation", 1),
-        resource_version=meta["resourceVersion"],
-        deleting="deletionTimestamp" in meta,
-    )
 
 
 def controller_of(body: Object) -> str | None:

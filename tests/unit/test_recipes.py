@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from halo_api import recipe_names
-from halo_api.recipe import RecipeSettings
+from halo_api.recipe_settings import RecipeSettings
 from halo_operator.cluster import Cluster, Object, Unreachable
 from halo_operator.recipe_objects import keep, object_of, repair
 from halo_operator.recipes import LOCK, RECIPES, contents, digest_of

@@ -13,7 +13,8 @@ from types import MappingProxyType
 
 import yaml
 
-from halo_api.recipe import RecipeSettings, RecipeSpec
+from halo_api.recipe import RecipeSpec
+from halo_api.recipe_settings import RecipeSettings
 from halo_operator.plan.world import RecipeEntry
 
 LOCK = "recipes.lock"
