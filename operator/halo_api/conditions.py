@@ -14,6 +14,7 @@ class ConditionType(StrEnum):
     """What a condition is about; `Reconciling` and `Stalled` are present only when true (kstatus)."""
 
     ACCEPTED = "Accepted"
+    RESERVED = "Reserved"
     SCHEDULED = "Scheduled"
     RUNNING = "Running"
     PUBLISHED = "Published"
@@ -23,6 +24,7 @@ class ConditionType(StrEnum):
     READY = "Ready"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
+    OVERDRAWN = "Overdrawn"
 
 
 class Reason(StrEnum):
@@ -37,7 +39,9 @@ class Reason(StrEnum):
     PUBLISHING = "Publishing"
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
+    BUDGET_REACHED = "BudgetReached"
     FAILED = "Failed"
+    CANCELLED = "Cancelled"
     # Accepted.
     CHECKS_PASSED = "ChecksPassed"
     DATASET_PENDING = "DatasetPending"
@@ -82,6 +86,11 @@ class Reason(StrEnum):
     ENVIRONMENT_UNFIT = "EnvironmentUnfit"
     PHASE_TOO_LONG = "PhaseTooLong"
     CRITERION_PENDING = "CriterionPending"
+    # Reserved.
+    BUDGET_HELD = "BudgetHeld"
+    HOLD_PENDING = "HoldPending"
+    NOTHING_HELD = "NothingHeld"
+    SETTLED = "Settled"
     # Scheduled and Running.
     PODS_BOUND = "PodsBound"
     UNSCHEDULABLE = "Unschedulable"
@@ -102,13 +111,17 @@ class Reason(StrEnum):
     DISK_FULL = "DiskFull"
     PERMISSION_DENIED = "PermissionDenied"
     NON_FINITE_LOSS = "NonFiniteLoss"
-    DEADLINE_REACHED = "DeadlineReached"
+    BUDGET_BEFORE_FIRST_CHECKPOINT = "BudgetBeforeFirstCheckpoint"
     INTERRUPTED = "Interrupted"
     CRASHED = "Crashed"
     NODE_LOST = "NodeLost"
     EVICTED = "Evicted"
     CHECKPOINT_CORRUPT = "CheckpointCorrupt"
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
+    # Workspace.
+    FUNDED = "Funded"
+    UNFUNDED = "Unfunded"
+    OVERDRAWN = "Overdrawn"
     # Dataset and Adapter.
     INSPECTING = "Inspecting"
     INSPECTED = "Inspected"

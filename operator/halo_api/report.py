@@ -108,7 +108,10 @@ class Report(ApiModel):
 
 
 class Deadline(ApiModel):
-    """How long the role may still run, counted by the pod's own monotonic clock; the higher sequence wins."""
+    """How long the role may run, counted from when the node set up the pod's volumes; the higher sequence wins.
+
+    That moment is the pod's own to know, so that no clocks need agree and a deadline that is read late is still right.
+    """
 
     sequence: int
     remaining_seconds: float | None = None

@@ -26,6 +26,9 @@ REPORT_PATH = f"{WORK_FOLDER}/report.json"
 SAVED_STEP_NAME = "saved-step"
 VOLUMES_FOLDER = "/volumes"
 DIGEST_VARIABLE = "HALO_RUN_FILE_SHA256"
+# A file of a volume that never changes: its time is when the node set up the pod's volumes, before it pulled the image.
+BORN_FOLDER = "/halo/born"
+BORN_PATH = f"{BORN_FOLDER}/uid"
 REPORT_AUDIENCE = "halo-report"
 
 
@@ -88,6 +91,13 @@ class TrainPlan(ApiModel):
     resume: ResumeFrom | None = None
 
 
+class PublishPlan(ApiModel):
+    """The checkpoint whose adapter is to be published, where the pod that trained it could not do that itself."""
+
+    checkpoint: ResumeFrom
+    output: Annotated[VolumeUri, Field(description="The folder that the adapter is written to, whole or not at all.")]
+
+
 class Layout(ApiModel):
     """Where this pod stands among the run's trainer pods."""
 
@@ -113,15 +123,22 @@ class RunFile(ApiModel):
     """Everything a pod must know; it travels as an annotation of the pod itself."""
 
     version: Literal["v1"] = "v1"
-    role: Literal["train", "inspect"]
+    role: Literal["train", "inspect", "publish"]
     run: RunIdentity
     base: BaseRef
     data: DataRef
     train: TrainPlan | None = None
+    publish: PublishPlan | None = None
     layout: Layout = Layout()
     reporting: Reporting | None = None
     deadline: Deadline | None = None
     grace_seconds: Annotated[float, Field(description="How long the role may take to stop before it is killed.")] = 60.0
+    publish_seconds: Annotated[
+        float,
+        Field(
+            description="How long the role may take, at its deadline, to publish its last checkpoint before it is killed."
+        ),
+    ] = 30.0
 
     def canonical(self) -> str:
         """Return the one JSON text whose digest the pod checks."""

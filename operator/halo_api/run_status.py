@@ -144,11 +144,29 @@ class Topology(ApiModel):
 class Hold(ApiModel):
     """What is set aside for the run; it is stopped there, and never charged more."""
 
-    id: Annotated[ShortText, Field(description="id of the hold in the Workspace's status.")]
+    id: Annotated[ShortText, Field(description="id of the hold in the Workspace's status: the uid of the run.")]
     h100_hours: Annotated[Amount | None, Field(default=None, description="h100Hours held of a shared allocation.")]
     usd: Annotated[Amount | None, Field(default=None, description="usd held on the wallet.")]
-    rate: Annotated[Amount | None, Field(default=None, description="rate in USD an H100-hour, markup included.")]
+    rate: Annotated[
+        Amount | None,
+        Field(default=None, description="rate in USD an hour of one GPU, markup included; unset: no price."),
+    ]
     frozen_at: Annotated[Time, Field(description="frozenAt is when the rate was frozen.")]
+    raises: Annotated[int, Field(description="raises counts how often the hold grew with the run's budget.")] = 0
+
+
+class Settlement(ApiModel):
+    """What became of the hold: the lesser of held and used is charged, the rest is released."""
+
+    unit: Annotated[Literal["USD", "H100Hours"], Field(description="unit of the amounts: USD or H100Hours.")]
+    quoted: Annotated[
+        Amount | None, Field(default=None, description="quoted at admission: the estimate's centre, in that unit.")
+    ]
+    held: Annotated[Amount, Field(description="held at the end, raises included.")]
+    used: Annotated[Amount, Field(description="used as metered; it may be above what was held.")]
+    charged: Annotated[Amount, Field(description="charged: the lesser of held and used.")]
+    overrun: Annotated[Amount, Field(description="overrun is used less charged: reported, never charged.")]
+    released: Annotated[Amount, Field(description="released is held less charged.")]
 
 
 class Usage(ApiModel):
@@ -160,6 +178,16 @@ class Usage(ApiModel):
         dict[str, Amount], Field(max_length=8, description="gpuSeconds by role: trainer, rollout.")
     ] = Field(default_factory=dict)
     since: Annotated[Time | None, Field(default=None, description="since when the current attempt is counted.")]
+    through: Annotated[
+        int,
+        Field(description="through is the last attempt that has ended and is counted for good in closedGpuSeconds."),
+    ] = 0
+    closed_gpu_seconds: Annotated[
+        Amount, Field(description="closedGpuSeconds: GPU time of all attempts that have ended; it never changes again.")
+    ] = "0"
+    settlement: Annotated[
+        Settlement | None, Field(default=None, description="settlement of the hold, once the run is over.")
+    ]
 
 
 class ReceiptRef(ApiModel):
@@ -218,6 +246,13 @@ class AttemptRecord(ApiModel):
     finished_at: Annotated[Time | None, Field(default=None, description="finishedAt is when its last container ended.")]
     reason: Annotated[ShortText | None, Field(default=None, description="reason it ended for.")]
     message: Annotated[Text | None, Field(default=None, description="message of its end.")]
+    gpu_seconds: Annotated[
+        Amount | None,
+        Field(
+            default=None,
+            description="gpuSeconds: all GPUs of the run from startedAt to finishedAt, known once it has ended.",
+        ),
+    ]
     phases: Annotated[
         list[MeasuredPhase],
         Field(

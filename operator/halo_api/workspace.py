@@ -132,6 +132,9 @@ class WorkspaceHold(ApiModel):
     unit: Annotated[Literal["USD", "H100Hours"], Field(description="unit of the amount: USD or H100Hours.")]
     amount: Annotated[Amount, Field(description="amount that is held, in that unit.")]
     rate: Annotated[Rate, Field(description="rate that use is charged at.")]
+    quoted: Annotated[
+        Amount | None, Field(default=None, description="quoted at admission: the estimate's centre, in that unit.")
+    ]
     placed_at: Annotated[Time, Field(description="placedAt is when it was placed.")]
     raised_at: Annotated[
         Time | None, Field(default=None, description="raisedAt is when it was last raised with the run's budget.")

@@ -20,6 +20,7 @@ from halo_api.environment import EnvironmentSpec, EnvironmentStatus
 from halo_api.training_job import TrainingJobSpec
 from halo_api.workspace import WORKSPACE, WorkspaceSpec, WorkspaceStatus
 from halo_operator.cluster import Cluster, Object
+from halo_operator.plan.pod_view import parse_time
 from halo_operator.plan.references import references
 from halo_operator.plan.refusal import Refusal
 from halo_operator.plan.world import (
@@ -180,6 +181,8 @@ def meta_of(body: Object) -> Meta:
         generation=meta.get("generation", 1),
         resource_version=meta["resourceVersion"],
         deleting="deletionTimestamp" in meta,
+        finalizers=tuple(meta.get("finalizers", ())),
+        created_at=parse_time(meta.get("creationTimestamp")),
     )
 
 

@@ -57,9 +57,9 @@ def hours(milliseconds: int) -> str:
     return plain(Decimal(-(-milliseconds // MILLI_HOUR_MS)).scaleb(-HOURS_DECIMALS))
 
 
-def usd(micro: int) -> str:
-    """Write micro-USD as USD: an exact decimal."""
-    return plain(Decimal(micro).scaleb(-USD_DECIMALS))
+def usd(millionths: int) -> str:
+    """Write micro-USD as USD, or millionths of an hour as hours: an exact decimal."""
+    return plain(Decimal(millionths).scaleb(-USD_DECIMALS))
 
 
 def plain(amount: Decimal) -> str:
@@ -76,6 +76,26 @@ def marked_up(usd_per_hour: Amount, markup: Amount) -> int:
 def charge(milliseconds: int, rate: int) -> int:
     """Return what GPU-milliseconds cost at a rate in micro-USD an hour, rounded up to a micro-USD."""
     return -(-milliseconds * rate // HOUR_MS)
+
+
+def most_milliseconds(micro: int, rate: int) -> int:
+    """Return how many GPU-milliseconds an amount in micro-USD buys at a rate in micro-USD an hour, rounded down."""
+    return micro * HOUR_MS // rate
+
+
+def micro_hours(milliseconds: int) -> int:
+    """Return GPU-milliseconds as millionths of an hour, in which hours are charged; rounded up to one."""
+    return -(-milliseconds * MICRO // HOUR_MS)
+
+
+def micro(amount: Amount) -> int:
+    """Return an amount of at most 6 decimals, of USD or of hours, in millionths: the unit that a Workspace counts in."""
+    return int(exact(amount, USD_DECIMALS) * MICRO)
+
+
+def seconds(milliseconds: int) -> str:
+    """Write GPU-milliseconds as seconds: an exact decimal."""
+    return plain(Decimal(milliseconds).scaleb(-3))
 
 
 def weighed(milliseconds: int, h100_equivalent: Amount) -> int:

@@ -14,6 +14,8 @@ OWNER_ANNOTATION = "halo.training/owner"
 BASE_ANNOTATION = "halo.training/base-model"
 REVISION_ANNOTATION = "halo.training/base-revision"
 METERED_FINALIZER = "halo.training/metered"
+# On a run while its hold is open, and on a Workspace while it has anything that is in no LedgerPage.
+HOLD_FINALIZER = "halo.training/hold"
 
 LONGEST_LABEL = 63
 

@@ -32,6 +32,8 @@ class Meta:
     generation: int
     resource_version: str = ""
     deleting: bool = False
+    finalizers: tuple[str, ...] = ()
+    created_at: datetime | None = None
 
 
 @dataclass(frozen=True)
