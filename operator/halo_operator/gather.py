@@ -231,7 +231,8 @@ def criterion_entry(body: Object) -> CriterionEntry:
 
 def workspace_entry(body: Object) -> WorkspaceEntry:
     """Return what a namespace may spend and do."""
-    return WorkspaceEntry(True, read(WorkspaceSpec, body), read(WorkspaceStatus, body, "status"))
+    deleting = "deletionTimestamp" in body["metadata"]
+    return WorkspaceEntry(True, read(WorkspaceSpec, body), read(WorkspaceStatus, body, "status"), deleting)
 
 
 def verdict(body: Object, type_: str) -> Verdict:

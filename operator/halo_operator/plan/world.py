@@ -13,9 +13,10 @@ from halo_api.criterion import CriterionSpec, CriterionStatus
 from halo_api.dataset import DatasetSpec, DatasetStatus
 from halo_api.environment import EnvironmentSpec, EnvironmentStatus
 from halo_api.recipe import RecipeSpec
-from halo_api.report import Outcome, Report
+from halo_api.report import Deadline, Outcome, Report
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_api.workspace import WorkspaceSpec, WorkspaceStatus
+from halo_operator.plan.wishes import Ended, Wanted
 
 Object = dict[str, Any]
 StatusT = TypeVar("StatusT")
@@ -174,6 +175,7 @@ class WorkspaceEntry:
     exists: bool = False
     spec: WorkspaceSpec = field(default_factory=WorkspaceSpec)
     status: WorkspaceStatus = field(default_factory=WorkspaceStatus)
+    deleting: bool = False
 
     @property
     def free_usd(self) -> Decimal | None:
@@ -222,6 +224,8 @@ class RunWorld:
     environment: Environment
     catalog: Catalog = Catalog()
     report: Report | None = None
+    # How long it waits already for its Workspace to decide about its hold.
+    asked_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -256,11 +260,21 @@ class CaUpdate:
 
 
 @dataclass(frozen=True)
+class DeadlineUpdate:
+    """A live pod that must learn of another deadline."""
+
+    ref: PodRef
+    deadline: Deadline
+
+
+@dataclass(frozen=True)
 class Plan(Generic[StatusT]):
-    """What to do, in this order: make `first`, write `status`, delete, release, update, create, record.
+    """What to do, in this order: add the finalizer, make `first`, write `status`, delete, release, update, create, record,
+    ask the Workspace, remove the finalizer.
 
     `first` are objects that the status will speak of (an Adapter); `create` are pods whose attempt the status names before
-    they exist; `release` are pods whose times and outcome the status now keeps, so that their finalizer can go.
+    they exist; `release` are pods whose times and outcome the status now keeps, so that their finalizer can go; `expel` are
+    pods that are out of time: they are killed within seconds. `ask` is what the Workspace shall hold or settle for the run.
     """
 
     status: StatusT | None = None
@@ -268,6 +282,9 @@ class Plan(Generic[StatusT]):
     create: tuple[Object, ...] = ()
     delete: tuple[PodRef, ...] = ()
     release: tuple[PodRef, ...] = ()
-    update: tuple[CaUpdate, ...] = ()
+    expel: tuple[PodRef, ...] = ()
+    update: tuple[CaUpdate | DeadlineUpdate, ...] = ()
+    finalizer: Literal["add", "remove"] | None = None
+    ask: Wanted | Ended | None = None
     notes: tuple[Note, ...] = ()
     requeue_after: float | None = None

@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Literal
 
-from halo_api.ledger import LedgerPageSpec, Rate, RunRef
+from halo_api.ledger import LedgerPageSpec, RunRef
 from halo_api.workspace import WorkspaceSpec, WorkspaceStatus
+from halo_operator.plan.wishes import Ended as Ended
+from halo_operator.plan.wishes import Unit as Unit
+from halo_operator.plan.wishes import Wanted as Wanted
 from halo_operator.plan.world import Meta, Note, Object
-
-Unit = Literal["USD", "H100Hours"]
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A hold that a run asks for; for a run that has one, the higher one of a raised budget."""
-
-    run: RunRef
-    created_at: datetime
-    unit: Unit
-    amount: int
-    rate: Rate
-    quoted: int | None = None
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A run that is over, with what it used in the unit of its hold: the hold becomes the charge."""
-
-    run: RunRef
-    used: int
-    gpu_ms: int
-    outcome: str
-    judge_micro_usd: int | None = None
-    receipt: str | None = None
 
 
 @dataclass(frozen=True)
