@@ -1,4 +1,4 @@
-"""The edge to the API server: eight verbs on plain dicts; the only file that imports the Kubernetes client."""
+"""The edge to the API server: a few verbs on plain dicts; the only file that imports the Kubernetes client."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from halo_api import API_VERSION
+from halo_operator.clock import ServerClock
 
 Object = dict[str, Any]
 
@@ -18,6 +19,7 @@ FIELD_MANAGER = "halo-operator"
 TIMEOUT_SECONDS = 20.0
 # What we write we know: an answer with the metadata alone spares the API server, and us, the rest of it.
 BRIEFLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+LISTED_BRIEFLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 # kind → (apiVersion, plural)
 RESOURCES = {
@@ -95,9 +97,15 @@ def expected(error: Exception) -> str | None:
 class Cluster:
     """One connection pool to one API server. Every call raises ClusterError, never the client's own exceptions."""
 
-    def __init__(self, api: client.ApiClient) -> None:
+    def __init__(self, api: client.ApiClient, clock: ServerClock | None = None) -> None:
         self._api = api
+        self.clock = clock or ServerClock()
         self.fence: Callable[[], bool] = lambda: True
+
+    @property
+    def clock_error(self) -> float:
+        """By how many seconds this machine's clock is behind the API server's."""
+        return self.clock.error
 
     @classmethod
     async def connect(cls, pool: int = 64) -> Cluster:
@@ -133,6 +141,13 @@ class Cluster:
         version = RESOURCES[kind][0]
         return [{"apiVersion": version, "kind": kind} | item for item in answer.get("items", [])]
 
+    async def list_meta(self, kind: str, namespace: str | None = None) -> list[Object]:
+        """Return the objects, fresh from etcd, with nothing but apiVersion, kind and metadata."""
+        answer = await self._request("GET", path_of(kind, namespace), accept=LISTED_BRIEFLY)
+        return [
+            {"apiVersion": RESOURCES[kind][0], "kind": kind, "metadata": item["metadata"]} for item in answer["items"]
+        ]
+
     async def create(self, body: Object) -> None:
         """Make an object; raises AlreadyExists when the name is taken."""
         await self._write("POST", path_of(body["kind"], body["metadata"].get("namespace")), body)
@@ -141,18 +156,18 @@ class Cluster:
         """POST a review, which is answered and never stored."""
         return await self._request("POST", path_of(review["kind"]), {}, review)
 
-    async def write_status(self, body: Object, status: Object) -> None:
-        """Replace the whole status of the object as it was read; raises Conflict if somebody wrote it since.
+    async def write_status(self, body: Object, status: Object) -> Object:
+        """Replace the whole status of the object as it was read and return its metadata; raises Conflict if somebody wrote it since.
 
         A PUT, since nobody else writes a status of ours: server-side apply would merge fields for nobody.
         """
         meta = body["metadata"]
         path = path_of(body["kind"], meta["namespace"], meta["name"], "status")
-        await self._write("PUT", path, body | {"status": status})
+        return await self._write("PUT", path, body | {"status": status})
 
-    async def patch(self, kind: str, namespace: str, name: str, operations: list[Object]) -> None:
-        """JSON patch; `test` operations make it conditional."""
-        await self._write("PATCH", path_of(kind, namespace, name), operations, "application/json-patch+json")
+    async def patch(self, kind: str, namespace: str, name: str, operations: list[Object]) -> Object:
+        """JSON patch, and return the new metadata; `test` operations make it conditional."""
+        return await self._write("PATCH", path_of(kind, namespace, name), operations, "application/json-patch+json")
 
     async def replace(self, body: Object) -> None:
         """PUT an object; its resourceVersion makes it conditional."""
@@ -178,8 +193,9 @@ class Cluster:
         """GET a path of the API server, for discovery."""
         return await self._request("GET", path)
 
-    async def _write(self, method: str, path: str, body: Any, content: str = "application/json") -> None:
-        await self._request(method, path, {"fieldManager": FIELD_MANAGER}, body, content, BRIEFLY)
+    async def _write(self, method: str, path: str, body: Any, content: str = "application/json") -> Object:
+        answer = await self._request(method, path, {"fieldManager": FIELD_MANAGER}, body, content, BRIEFLY)
+        return dict(answer.get("metadata", {}))
 
     async def _request(
         self,
@@ -197,8 +213,10 @@ class Cluster:
         if token := await settings.get_api_key_with_prefix("BearerToken", alias="authorization"):
             headers["Authorization"] = token
         url = settings.host + path + (f"?{urlencode(query)}" if query else "")
+        asked = self.clock.asking()
         try:
             response = await self._api.call_api(method, url, headers, body, _request_timeout=TIMEOUT_SECONDS)
+            self.clock.answered(asked, response.headers.get("Date"))
             data = await response.read()
         except client.ApiException as error:
             raise error_of(
