@@ -1,16 +1,17 @@
-"""Reads a Pod object into the few facts that plans decide by."""
+"""Reads a Pod object into the few facts that plans decide by; its times are told on the API server's clock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import ValidationError
 
 from halo_api.conditions import Reason
-from halo_api.report import Outcome
-from halo_api.run_file import CA_ANNOTATION
+from halo_api.report import Deadline, Outcome
+from halo_api.run_file import CA_ANNOTATION, DEADLINE_ANNOTATION
 from halo_operator.plan import names
 from halo_operator.plan.world import Object, PodRef, PodView
 
@@ -20,12 +21,14 @@ PULL_FAILURES = frozenset(
 CREATE_FAILURES = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 # A deleted pod whose node does not confirm the end this long after its grace period is on a lost node.
 LOST_AFTER_SECONDS = 60.0
+# A kubelet takes a pod over within seconds of its binding; what is outside of this is the clock of its node.
+TAKEN_OVER_SECONDS = (-2.0, 30.0)
 
 Blocked = tuple[Literal["Unschedulable", "ImagePullFailed", "PodRejected"], str]
 
 
-def pod_view(pod: Object, now: datetime) -> PodView:
-    """Return the facts of a pod of ours, as of `now`."""
+def pod_view(pod: Object, now: datetime, sign: datetime | None = None) -> PodView:
+    """Return the facts of a pod of ours, as of `now`; `sign` is the last sign of life of one that is lost."""
     meta, status = pod["metadata"], pod.get("status", {})
     labels, annotations = meta.get("labels", {}), meta.get("annotations", {})
     # A mesh may have put containers of its own beside ours, which is named for its role.
@@ -36,9 +39,12 @@ def pod_view(pod: Object, now: datetime) -> PodView:
     phase = status.get("phase", "Pending")
     deleting = parse_time(meta.get("deletionTimestamp"))
     bound_at = _bound_at(status)
-    lost = deleting is not None and (now - deleting).total_seconds() > LOST_AFTER_SECONDS
+    over = phase in ("Succeeded", "Failed")
+    overdue = deleting is not None and (now - deleting).total_seconds() > LOST_AFTER_SECONDS
+    lost = bound_at is not None and not terminated and (_forsaken(status, state) if over else overdue)
     never_ran = deleting is not None and bound_at is None
-    ended = bool(terminated) or phase in ("Succeeded", "Failed") or lost or never_ran
+    ended = bool(terminated) or over or lost or never_ran
+    offset = _clock_offset(status, bound_at)
     blocked = _blocked(status, state) if not ended else None
     owner = next((o for o in meta.get("ownerReferences", ()) if o.get("controller")), None)
     return PodView(
@@ -50,7 +56,9 @@ def pod_view(pod: Object, now: datetime) -> PodView:
         phase=phase,
         created_at=parse_time(meta.get("creationTimestamp")) or now,
         bound_at=bound_at,
-        finished_at=_finished_at(terminated, status, deleting) if ended else None,
+        finished_at=_finished_at(terminated, status, bound_at or deleting, offset, sign if lost else None)
+        if ended
+        else None,
         deleting_since=deleting,
         running="running" in state and not ended,
         ended=ended,
@@ -61,6 +69,10 @@ def pod_view(pod: Object, now: datetime) -> PodView:
         ca=annotations.get(CA_ANNOTATION),
         base_model=annotations.get(names.BASE_ANNOTATION),
         base_revision=annotations.get(names.REVISION_ANNOTATION),
+        node=pod.get("spec", {}).get("nodeName"),
+        lost=lost,
+        clock_offset=offset,
+        deadline=_deadline(annotations.get(DEADLINE_ANNOTATION)),
     )
 
 
@@ -90,13 +102,52 @@ def _condition(status: Object, type_: str) -> Object | None:
     return next((c for c in status.get("conditions", ()) if c.get("type") == type_), None)
 
 
-def _finished_at(terminated: Object | None, status: Object, deleting: datetime | None) -> datetime | None:
-    if terminated and terminated.get("finishedAt"):
-        return parse_time(terminated["finishedAt"])
-    ready = _condition(status, "Ready")
-    # A lost pod ends, for us, at the last sign of life that the API server has of it.
-    times = [parse_time((ready or {}).get("lastTransitionTime")), _bound_at(status)]
-    return max((t for t in times if t), default=deleting)
+def _forsaken(status: Object, state: Object) -> bool:
+    """Whether somebody else than its node said that the pod is over."""
+    target = _condition(status, "DisruptionTarget") or {}
+    return "running" in state or target.get("reason") == "DeletionByPodGC"
+
+
+def _clock_offset(status: Object, bound_at: datetime | None) -> float:
+    taken_over = parse_time(status.get("startTime"))
+    if taken_over is None or bound_at is None:
+        return 0.0
+    found = (taken_over - bound_at).total_seconds()
+    least, most = TAKEN_OVER_SECONDS
+    return 0.0 if least <= found <= most else found
+
+
+def _finished_at(
+    terminated: Object | None, status: Object, start: datetime | None, offset: float, sign: datetime | None
+) -> datetime | None:
+    """Return when the pod ended, never before its start: as its node said, or else at its last sign of life."""
+    ahead = timedelta(seconds=offset)
+    finished = parse_time((terminated or {}).get("finishedAt"))
+    times = [finished - ahead] if finished else [sign] if sign else _shown(status, ahead)
+    return max([*times, *([start] if start else [])], default=None)
+
+
+def _shown(status: Object, ahead: timedelta) -> list[datetime]:
+    """Return when the pod's status last changed, as its node or a controller wrote it down."""
+    found = []
+    for condition in (_condition(status, "Ready"), _condition(status, "DisruptionTarget")):
+        at = parse_time((condition or {}).get("lastTransitionTime"))
+        if condition is None or at is None:
+            continue
+        # A kubelet says why a pod is not ready; the controller that calls the pods of a silent node not ready does not.
+        told = condition.get("status") == "True" or bool(condition.get("reason"))
+        if condition["type"] == "Ready":
+            found.append(at - ahead if told else at)
+        elif condition.get("reason") == "TerminationByKubelet":
+            found.append(at - ahead)
+    return found
+
+
+def _deadline(text: str | None) -> Deadline | None:
+    try:
+        return Deadline.model_validate_json(text or "")
+    except ValidationError:
+        return None
 
 
 def _blocked(status: Object, state: Object) -> Blocked | None:
@@ -151,6 +202,18 @@ def _words(terminated: Object | None, status: Object, lost: bool) -> str:
     return "the node stopped answering" if lost else "the pod was deleted before it ended"
 
 
-def all_of(pods: list[Object], now: datetime) -> tuple[PodView, ...]:
-    """Return the views of several pods, in the order of attempt, role and rank."""
-    return tuple(sorted((pod_view(pod, now) for pod in pods), key=lambda p: (p.attempt, p.role, p.rank, p.ref.name)))
+def heartbeat_of(lease: Object, view: PodView) -> datetime | None:
+    """Return when the pod's node last renewed its Lease, on the API server's clock."""
+    renewed = parse_time(lease.get("spec", {}).get("renewTime"))
+    return renewed - timedelta(seconds=view.clock_offset) if renewed else None
+
+
+def all_of(
+    pods: list[Object], now: datetime, signs: Mapping[str, datetime] = MappingProxyType({})
+) -> tuple[PodView, ...]:
+    """Return the views of several pods, in the order of attempt, role and rank.
+
+    `signs` are the last signs of life of lost pods by their uid, on the API server's clock: reports, their node's heartbeat.
+    """
+    views = (pod_view(pod, now, signs.get(pod["metadata"]["uid"])) for pod in pods)
+    return tuple(sorted(views, key=lambda p: (p.attempt, p.role, p.rank, p.ref.name)))

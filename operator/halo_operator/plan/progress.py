@@ -10,7 +10,7 @@ from typing import Any, get_args
 from halo_api.estimate import PhaseName
 from halo_api.report import CheckpointReport, Report
 from halo_api.run_file import ResumeFrom
-from halo_api.run_status import AttemptRecord, Checkpoint, MeasuredPhase, Progress
+from halo_api.run_status import AttemptRecord, Checkpoint, MeasuredPhase, Progress, Usage
 from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan.attempts import Attempt
 from halo_operator.plan.conditions import stamp
@@ -87,21 +87,34 @@ def with_record(
 ) -> TrainingJobStatus:
     """Return the status with what is known of an attempt: its times and, once it said so or ended, how it ended.
 
-    One that is given up before the end of its pods is known ends now: the wait for the next attempt counts from there.
+    One that is given up before the end of its pods is known ends now: the wait for the next attempt counts from there. What is
+    written of its times stays: pods that are gone, or made again, can't tell them any more, and what is metered is metered.
     """
     old = record_of(status, attempt.number) or AttemptRecord(attempt=attempt.number)
-    finished = attempt.finished_at or given_up
+    started = old.started_at or (stamp(attempt.bound_at) if attempt.bound_at else None)
+    reason = reason or old.reason
     record = AttemptRecord(
         attempt=attempt.number,
-        started_at=stamp(attempt.bound_at) if attempt.bound_at else old.started_at,
-        finished_at=stamp(finished) if finished and (reason or old.reason) else None,
-        reason=reason or old.reason,
+        started_at=started,
+        finished_at=old.finished_at or (_finished(status, attempt, started, given_up) if reason else None),
+        reason=reason,
         message=(message[:1000] or None) if message is not None else old.message,
+        gpu_seconds=old.gpu_seconds,
         phases=measured(attempt) or old.phases,
     )
     others = [r for r in status.attempts if r.attempt != attempt.number]
     records = sorted([*others, record], key=lambda r: r.attempt)[-KEPT:]
     return status if records == status.attempts else status.model_copy(update={"attempts": records})
+
+
+def _finished(
+    status: TrainingJobStatus, attempt: Attempt, started: str | None, given_up: datetime | None
+) -> str | None:
+    start, end = parse_time(started), attempt.finished_at or given_up
+    if start and not attempt.pods:
+        # Somebody took its pods away before their end was seen: its last report is the last that is known of it.
+        end = parse_time(status.progress.updated_at) if status.progress else start
+    return stamp(max([end, *([start] if start else [])])) if end else None
 
 
 def measured(attempt: Attempt) -> list[MeasuredPhase]:
@@ -124,11 +137,25 @@ def seconds_until_due(old: TrainingJobStatus, new: TrainingJobStatus, now: datet
     if _loud(old) != _loud(new) or old.progress is None:
         return 0.0
     last = parse_time(old.progress.updated_at)
-    return max(0.0, PROGRESS_SECONDS - (now - last).total_seconds()) if last else 0.0
+    waited = (now - last).total_seconds() if last else PROGRESS_SECONDS
+    # A clock that was set back must not silence a run for as long.
+    return PROGRESS_SECONDS - waited if 0.0 <= waited < PROGRESS_SECONDS else 0.0
 
 
 def _loud(status: TrainingJobStatus) -> TrainingJobStatus:
-    """Return what people act on: neither progress nor an attempt's times, but how attempts ended."""
+    """Return what people act on: neither progress and what it costs nor an attempt's times, but how attempts ended."""
     records = [r.model_copy(update={"started_at": None, "finished_at": None}) for r in status.attempts if r.reason]
-    quiet: dict[str, Any] = {"progress": None, "attempts": records, "observed_generation": None}
+    quiet: dict[str, Any] = {
+        "progress": None,
+        "attempts": records,
+        "observed_generation": None,
+        "usage": _counted_for_good(status.usage),
+    }
     return status.model_copy(update=quiet)
+
+
+def _counted_for_good(usage: Usage | None) -> Usage | None:
+    """Pods go once their attempt is closed, so that this is written before; what still runs is counted again at any time."""
+    if usage is None or (usage.through == 0 and usage.settlement is None):
+        return None
+    return usage.model_copy(update={"h100_hours": "0", "usd": None, "gpu_seconds": {}, "since": None})

@@ -69,6 +69,12 @@ class PodView:
     ca: str | None = None
     base_model: str | None = None
     base_revision: str | None = None
+    node: str | None = None
+    # Bound to a node that tells no more of it: when it ended is known from other signs only.
+    lost: bool = False
+    # How many seconds the node's clock is ahead of the API server's.
+    clock_offset: float = 0.0
+    deadline: Deadline | None = None
 
 
 @dataclass(frozen=True)
