@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from halo_cli.estimate import estimate
 from halo_cli.explain import explain, explain_file
 from halo_cli.importer import imported, read, write
 from halo_cli.kubectl import CliError, Kubectl
+from halo_cli.ledger import Asked, date, ledger
 from halo_cli.logs import logs
 from halo_cli.watch import watch
 
@@ -73,6 +75,14 @@ def run_import(_: Kubectl, options: argparse.Namespace) -> int:
     return write(found, say, note)
 
 
+def run_ledger(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    # RFC 4180 ends lines with CR LF, and a locale must not change what finance reads.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="")
+    asked = Asked(options.form, options.since, options.until)
+    return ledger(kubectl, options.namespace, asked, lambda text: print(text, end="", flush=True), note)
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser."""
     common = argparse.ArgumentParser(add_help=False)
@@ -80,7 +90,9 @@ def parser() -> argparse.ArgumentParser:
     common.add_argument("--context", help="context of the kubeconfig; default: the current one")
     run = argparse.ArgumentParser(add_help=False)
     run.add_argument("run", metavar="RUN", help="name of the TrainingJob")
-    root = argparse.ArgumentParser(prog="kubectl halo", description="Quote, follow and explain Halo's training runs.")
+    root = argparse.ArgumentParser(
+        prog="kubectl halo", description="Quote, follow and explain Halo's training runs, and read what they cost."
+    )
     verbs = root.add_subparsers(dest="verb", required=True, metavar="VERB")
 
     def verb(
@@ -113,6 +125,20 @@ def parser() -> argparse.ArgumentParser:
         "target", metavar="KIND/NAME", nargs="?", help="such as trainingjob/tickets-sft or grporun/support"
     )
     made.add_argument("-f", "--filename", metavar="FILE", help="file of runs that are not made yet")
+    booked = "list what was held and charged in a namespace, and add it up again; exit with 1 if it does not add up"
+    made = verb("ledger", run_ledger, booked)
+    form = made.add_mutually_exclusive_group()
+    form.set_defaults(form="table")
+    for name, text in (
+        ("csv", "one row an entry, RFC 4180, amounts as they are written"),
+        ("json", "one JSON object"),
+        ("check", "only say whether it adds up"),
+    ):
+        form.add_argument(f"--{name}", dest="form", action="store_const", const=name, help=text)
+    made.add_argument(
+        "--since", type=date, metavar="DATE", help="entries that were settled from then on, such as 2026-11-01 (UTC)"
+    )
+    made.add_argument("--until", type=date, metavar="DATE", help="entries that were settled before")
     turned = "turn the JSON body of a platform's request (a job's, or start_grpo_run's) into YAML for kubectl apply"
     made = verb("import", run_import, turned)
     made.add_argument("file", metavar="FILE", help="the body; - reads standard input")
