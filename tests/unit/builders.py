@@ -17,6 +17,7 @@ from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_api.workspace import WorkspaceSpec
 from halo_operator.gather import NAMED
 from halo_operator.plan import names
+from halo_operator.plan.conditions import stamp
 from halo_operator.plan.world import (
     AdapterEntry,
     BaseEntry,
@@ -27,6 +28,7 @@ from halo_operator.plan.world import (
     EnvironmentEntry,
     GpuEntry,
     Meta,
+    Object,
     ParentEntry,
     PodRef,
     PodView,
@@ -267,3 +269,32 @@ def failure(reason: str, message: str = "it broke", step: int | None = None, att
     return Outcome(
         result="Failed", reason=reason, message=message, checkpoint=checkpoint(step, attempt) if step else None
     )
+
+
+def trainer_object(
+    attempt: int = 1,
+    rank: int = 0,
+    *,
+    bound: datetime | None = NOW,
+    finished: datetime | None = None,
+    ahead: float = 0.0,
+    **status: Any,
+) -> Object:
+    """A trainer pod as the API server shows it; the clock of its node is `ahead` by so many seconds."""
+
+    def of_node(at: datetime) -> str:
+        return stamp(at + seconds(ahead))
+
+    role, facts = "trainer", {"phase": "Pending"}
+    if bound:
+        ran = {"terminated": {"finishedAt": of_node(finished), "exitCode": 0}} if finished else {"running": {}}
+        facts = {
+            "phase": "Succeeded" if finished else "Running",
+            "startTime": of_node(bound),
+            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(bound)}],
+            "containerStatuses": [{"name": role, "state": ran}],
+        }
+    labels = {names.ROLE_LABEL: role, names.ATTEMPT_LABEL: str(attempt), names.RANK_LABEL: str(rank)}
+    name = names.trainer_pod("run", "uid-1", rank, attempt)
+    meta = {"namespace": "team", "name": name, "uid": f"pod-{attempt}-{rank}", "labels": labels}
+    return {"metadata": meta, "spec": {"nodeName": f"node-{rank}"}, "status": facts | status}
