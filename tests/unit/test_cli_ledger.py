@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import random
 import stat
 from collections.abc import Callable
 from copy import deepcopy
@@ -12,13 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from halo_api.ledger import Rate
 from halo_cli.__main__ import main
 from halo_cli.kubectl import CliError, Kubectl, NotThere, Object
 from halo_cli.ledger import Asked, date, ledger
 from halo_cli.ledger_book import Book, book_of, pages_of, read_book
 from halo_cli.ledger_check import mismatches
 from halo_cli.ledger_view import COLUMNS
+from halo_operator.plan.metering import used, with_attempt
+from halo_operator.plan.money import marked_up
+from halo_operator.plan.wishes import Ended, Unit, Wanted
 from tests.unit import builders_ledger as made
+from tests.unit.builders_book import Books, wish
 from tests.unit.builders_ledger import Body
 
 # Two pages and what is in none yet: 7.000417 x 2 + 4 = 18.000834 USD and 0.111112 H100-hours; 12.5 USD are held.
@@ -253,6 +259,49 @@ def test_nothing_is_one_sentence() -> None:
     )
     assert told(Asked("csv"), None, [])[1] == ",".join(COLUMNS) + "\r\n"
     assert json.loads(told(Asked("json"), None, [])[1])["entries"] == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_the_operator_writes_adds_up_at_every_look(seed: int) -> None:
+    """Its arithmetic and ours are two: any use, worth and rate, crashes between its writes, a Workspace made again."""
+    draw, books = random.Random(seed), Books(500, 500)
+    opened: list[Wanted] = []
+    for step in range(60):
+        rate = Rate(
+            gpu_class="a", usd_per_hour=draw.choice(("2.5", "1.999999")), markup=draw.choice(("1", "1.15")), h100_equivalent=draw.choice(("1", "0.37")),
+        )  # fmt: skip
+        unit: Unit = draw.choice(("USD", "H100Hours"))
+        new = [wish(f"run-{step}-{n}", draw.randint(1, 9) / 8, unit, rate=rate) for n in range(draw.randint(0, 8))]
+        over = [opened.pop(draw.randrange(len(opened))) for _ in range(draw.randint(0, min(8, len(opened))))]
+        ends = [ended(run, draw.randint(0, 2_000_000)) for run in over]
+        if draw.random() < 0.2:
+            books.look(*new, *ends, until=2)  # The operator dies, and its successor is asked the same.
+            assert mismatches(stored(books)) == []
+        opened += books.look(*new, *ends).placed
+        assert mismatches(stored(books)) == []
+        if step == 40:
+            books.change(deleting=True)
+            books.look(*(ended(run, 1) for run in opened))
+            while books.status.settled:
+                books.look()
+            opened = []
+            books.recreate()
+            assert mismatches(stored(books)) == []
+    assert len(books.pages) > 1
+    assert {line.entry.unit for line in stored(books).lines()} == {"USD", "H100Hours"}
+    assert any(line.entry.overrun != "0" for line in stored(books).lines())
+
+
+def ended(wanted: Wanted, milliseconds: int) -> Ended:
+    usage, rate = with_attempt(None, 1, milliseconds), marked_up(wanted.rate.usd_per_hour or 0, wanted.rate.markup or 1)
+    return Ended(wanted.run, used(usage, wanted.unit, wanted.rate.h100_equivalent, rate), milliseconds, "Succeeded")
+
+
+def stored(books: Books) -> Book:
+    """The book as kubectl would give it."""
+    meta = {"name": "workspace", "namespace": "team", "uid": books.world.meta.uid, "generation": 1}
+    workspace = {"metadata": meta, "spec": books.world.spec.to_json(), "status": books.status.to_json()}
+    return book(workspace, [made.page(page.to_json()) for page in books.pages])
 
 
 def test_ten_thousand_entries_are_added_up() -> None:
