@@ -18,6 +18,7 @@ from aiohttp import web
 from halo_api import API_VERSION
 from halo_operator import admission, metrics, recipe_objects
 from halo_operator.cluster import RESOURCES, Cluster, ClusterError, NotFound, Object, expected
+from halo_operator.desk import Desk
 from halo_operator.events import Recorder
 from halo_operator.gather import Gatherer
 from halo_operator.grpo import GrpoLooks
@@ -31,6 +32,7 @@ from halo_operator.server import ReportServer, application, health_application
 from halo_operator.settings import Settings, SettingsError, load
 from halo_operator.tls import MountedCertificates, OwnCertificates
 from halo_operator.watches import watch
+from halo_operator.workspaces import Workspaces
 
 log = logging.getLogger("halo_operator")
 
@@ -39,7 +41,7 @@ RELIST_SECONDS = 600.0
 SILENT_SECONDS = 1800.0
 # Every kind is listed once before the watches are ready.
 WATCHES_START_SECONDS = 120.0
-KINDS = ("TrainingJob", "GrpoRun", "Dataset")
+KINDS = ("TrainingJob", "GrpoRun", "Dataset", "Workspace")
 # What the operator watches or reads.
 REQUIRED = (
     *KINDS,
@@ -47,7 +49,7 @@ REQUIRED = (
     "Environment",
     "Criterion",
     "ModelAlias",
-    "Workspace",
+    "LedgerPage",
     "BaseModel",
     "GpuClass",
     "Recipe",
@@ -100,7 +102,9 @@ async def require_crds(cluster: Cluster) -> None:
         )
 
 
-async def relist(cluster: Cluster, queue: WorkQueue, namespaces: tuple[str, ...], early: asyncio.Event) -> None:
+async def relist(
+    cluster: Cluster, queue: WorkQueue, workspaces: Workspaces, namespaces: tuple[str, ...], early: asyncio.Event
+) -> None:
     """Add every object again from time to time: a delete in a watch gap gives no event, and pods may outlive their run.
 
     `early` asks for it now, as when all live pods must learn of a new CA.
@@ -113,8 +117,11 @@ async def relist(cluster: Cluster, queue: WorkQueue, namespaces: tuple[str, ...]
         try:
             for namespace in namespaces or (None,):
                 for kind in KINDS:
-                    for item in await cluster.list_all(kind, namespace):
-                        queue.add(Key(kind, item["metadata"]["namespace"], item["metadata"]["name"]))
+                    for item in await cluster.list_meta(kind, namespace):
+                        key = Key(kind, item["metadata"]["namespace"], item["metadata"]["name"])
+                        if kind == "Workspace":
+                            workspaces.look_for_gone(key.namespace)
+                        queue.add(key)
                 for pod in await cluster.list_all("Pod", namespace, labels="halo.training/run"):
                     kind, _, name = pod["metadata"].get("annotations", {}).get("halo.training/owner", "").partition("/")
                     if name:
@@ -182,7 +189,12 @@ async def run(settings: Settings) -> int:
     changed_authorities = asyncio.Event()
     certificates = OwnCertificates(cluster, settings, lambda: lease.held, changed_authorities.set)
     gatherer = Gatherer(cluster, settings.namespace)
-    reconciler = Reconciler(cluster, gatherer, settings, reports, recorder, lambda: certificates.bundle)
+    desk = Desk(lambda key: queue.add(key))
+    now = cluster.clock.now
+    workspaces = Workspaces(cluster, desk, recorder, now, lambda key: queue.add(key), lambda: queue.new > 0)
+    reconciler = Reconciler(
+        cluster, gatherer, settings, reports, recorder, desk, workspaces, lambda: certificates.bundle, now
+    )
     queue = WorkQueue(reconciler, workers=settings.workers, expected=expected)
     metrics.observe(queue)
     metrics.LEADER.labels("halo-operator").set_function(lambda: float(lease.held))
@@ -205,7 +217,7 @@ async def run(settings: Settings) -> int:
     webhook = admission.Webhook(
         {
             "TrainingJob": admission.training_jobs(hasty.catalog_of, reconciler.environment),
-            "GrpoRun": admission.grpo_runs(GrpoLooks(cluster, hasty), lambda: datetime.now(UTC)),
+            "GrpoRun": admission.grpo_runs(GrpoLooks(cluster, hasty), now),
         }
     )
     routes = (web.post("/v1/reports", server.take), web.post(admission.PATH, webhook.answer))
@@ -221,13 +233,15 @@ async def run(settings: Settings) -> int:
         # From here on every write but the lease's own is refused once the lease is lost.
         cluster.fence = lambda: lease.held
         certificates.look_now()
-        watching = asyncio.create_task(watch(changed, reconciler.waiting_for, settings.watch_namespaces, ready, stop))
+        watching = asyncio.create_task(
+            watch(changed, reconciler.waiting_for, workspaces.gone, settings.watch_namespaces, ready, stop)
+        )
         work = [
             asyncio.create_task(lease.keep()),
             asyncio.create_task(queue.run()),
             asyncio.create_task(recorder.run()),
             asyncio.create_task(keep_watching(ready, stop)),
-            asyncio.create_task(relist(cluster, queue, settings.watch_namespaces, changed_authorities)),
+            asyncio.create_task(relist(cluster, queue, workspaces, settings.watch_namespaces, changed_authorities)),
         ]
         done, _ = await asyncio.wait({stopping, watching, *work}, return_when=asyncio.FIRST_COMPLETED)
         for task in done if stopping not in done else ():

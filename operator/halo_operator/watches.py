@@ -24,13 +24,14 @@ class Add(Protocol):
 
 
 Woken = Callable[[Key], Iterable[Key]]
+# Notes that the run of that uid was deleted from that namespace.
+Gone = Callable[[str, str], None]
 
 # What runs wait for, and nobody reconciles.
 LOOKED_UP = {
     "basemodels": "BaseModel",
     "gpuclasses": "GpuClass",
     "adapters": "Adapter",
-    "workspaces": "Workspace",
     "environments": "Environment",
     "criteria": "Criterion",
 }
@@ -50,9 +51,27 @@ class NoDiffBase(kopf.DiffBaseStorage):
         """Remember nothing."""
 
 
-def registry_of(add: Add, woken: Woken) -> kopf.OperatorRegistry:
+class Grants:
+    """Tells changes of Workspaces that matter from the writes of their own status, which would wake every run that waits."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[str, int, bool]] = {}
+
+    def changed(self, type_: str | None, body: Any) -> bool:
+        """Whether a Workspace is new, gone, about to go, or of another spec."""
+        meta = body["metadata"]
+        namespace, now = meta["namespace"], (meta["uid"], meta.get("generation", 1), "deletionTimestamp" in meta)
+        if type_ == "DELETED":
+            self._seen.pop(namespace, None)
+            return True
+        before, self._seen[namespace] = self._seen.get(namespace), now
+        return before != now
+
+
+def registry_of(add: Add, woken: Woken, gone: Gone) -> kopf.OperatorRegistry:
     """Return the handlers: each takes microseconds, since Kopf drops the errors of event handlers and never retries."""
     registry = kopf.OperatorRegistry()
+    grants = Grants()
 
     @kopf.on.login(registry=registry)
     async def login(**kwargs: Any) -> Any:
@@ -61,10 +80,21 @@ def registry_of(add: Add, woken: Woken) -> kopf.OperatorRegistry:
     @kopf.on.event(GROUP, VERSION, "trainingjobs", registry=registry)
     async def run_changed(namespace: str | None, name: str, type: str | None, body: Any, **_: Any) -> None:
         add(Key("TrainingJob", namespace or "", name), dict(body) if type == "ADDED" else None)
+        if type == "DELETED":
+            gone(namespace or "", body["metadata"]["uid"])
 
     @kopf.on.event(GROUP, VERSION, "grporuns", registry=registry)
-    async def grpo_changed(namespace: str | None, name: str, **_: Any) -> None:
+    async def grpo_changed(namespace: str | None, name: str, type: str | None, body: Any, **_: Any) -> None:
         add(Key("GrpoRun", namespace or "", name))
+        if type == "DELETED":
+            gone(namespace or "", body["metadata"]["uid"])
+
+    @kopf.on.event(GROUP, VERSION, "workspaces", registry=registry)
+    async def workspace_changed(namespace: str | None, name: str, type: str | None, body: Any, **_: Any) -> None:
+        if grants.changed(type, body):
+            key = Key("Workspace", namespace or "", name)
+            for other in (key, *woken(key)):
+                add(other)
 
     @kopf.on.event(GROUP, VERSION, "datasets", registry=registry)
     async def dataset_changed(namespace: str | None, name: str, **_: Any) -> None:
@@ -104,10 +134,12 @@ def settings_of() -> kopf.OperatorSettings:
     return settings
 
 
-async def watch(add: Add, woken: Woken, namespaces: tuple[str, ...], ready: asyncio.Event, stop: asyncio.Event) -> None:
+async def watch(
+    add: Add, woken: Woken, gone: Gone, namespaces: tuple[str, ...], ready: asyncio.Event, stop: asyncio.Event
+) -> None:
     """Watch until `stop` is set; returning earlier means that the API server stayed away for too long."""
     await kopf.operator(
-        registry=registry_of(add, woken),
+        registry=registry_of(add, woken, gone),
         settings=settings_of(),
         standalone=True,
         clusterwide=not namespaces,

@@ -58,3 +58,14 @@ def test_what_was_replaced_while_it_was_decided_stays() -> None:
     at.decided("team", at.asked("team")[1])
     assert at.asked("team") == ((), ())
     at.decided("team", (first,))
+
+
+def test_it_knows_how_long_a_run_waits_whatever_it_asks_meanwhile() -> None:
+    time = [100.0]
+    at = Desk(lambda key: None, lambda: time[0])
+    at.ask("team", wanted("a"))
+    time[0] = 107.0
+    at.ask("team", wanted("a", 12))
+    assert (at.seconds("team", "a"), at.seconds("team", "b"), at.seconds("other", "a")) == (7.0, 0.0, 0.0)
+    at.decided("team", at.asked("team")[0])
+    assert at.seconds("team", "a") == 0.0
