@@ -116,6 +116,10 @@ class Deadline(ApiModel):
     sequence: int
     remaining_seconds: float | None = None
 
+    def canonical(self) -> str:
+        """Return the JSON text that the annotation carries."""
+        return self.model_dump_json(by_alias=True, exclude_none=True)
+
 
 class Answer(ApiModel):
     """The operator's answer to a push."""

@@ -126,7 +126,7 @@ class RunFile(ApiModel):
     role: Literal["train", "inspect", "publish"]
     run: RunIdentity
     base: BaseRef
-    data: DataRef
+    data: DataRef | None = None
     train: TrainPlan | None = None
     publish: PublishPlan | None = None
     layout: Layout = Layout()

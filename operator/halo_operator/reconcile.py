@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable
@@ -14,37 +15,48 @@ from pydantic import ValidationError
 
 from halo_api.catalog import BaseModelSpec
 from halo_api.dataset import DatasetSpec, DatasetStatus
-from halo_api.run_file import CA_ANNOTATION
+from halo_api.run_file import CA_ANNOTATION, DEADLINE_ANNOTATION
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
+from halo_api.workspace import WORKSPACE
 from halo_operator import __version__
 from halo_operator.cluster import AlreadyExists, Cluster, ClusterError, Conflict, NotFound, Object, Rejected
+from halo_operator.desk import Desk
 from halo_operator.events import Recorder
-from halo_operator.gather import Gatherer, Unreadable, adapter_entry, meta_of, read
+from halo_operator.finalizers import adding, change, removing
+from halo_operator.gather import Gatherer, Unreadable, adapter_entry, meta_of, read, workspace_entry
 from halo_operator.grpo import GrpoRuns
 from halo_operator.plan import names
+from halo_operator.plan.claim import raise_of
 from halo_operator.plan.dataset import plan_dataset, rejected
 from halo_operator.plan.moves import clear
-from halo_operator.plan.pod_view import all_of
+from halo_operator.plan.pod_view import all_of, heartbeat_of
 from halo_operator.plan.run import is_terminal, not_made, plan_run, turned_away
+from halo_operator.plan.stopping import deadlines_of
 from halo_operator.plan.world import (
     AdapterEntry,
     Catalog,
+    CaUpdate,
     DatasetWorld,
     Environment,
     Note,
     Plan,
     PodRef,
+    PodView,
     RunWorld,
+    WorkspaceEntry,
 )
 from halo_operator.queue import Key
 from halo_operator.release import letting_go
 from halo_operator.reports import Reports
 from halo_operator.settings import Settings
+from halo_operator.workspaces import Workspaces
 
 log = logging.getLogger(__name__)
 
 # A conflict means that somebody wrote first: look again at once, it is no failure.
 AGAIN = 0.05
+# Pods that are out of time are not asked again.
+EXPEL_SECONDS = 10
 
 
 class ChildRejected(Rejected):
@@ -61,6 +73,8 @@ class Reconciler:
         settings: Settings,
         reports: Reports,
         recorder: Recorder,
+        desk: Desk,
+        workspaces: Workspaces,
         ca_bundle: Callable[[], str],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -68,6 +82,8 @@ class Reconciler:
         self._settings = settings
         self._reports = reports
         self._recorder = recorder
+        self._desk = desk
+        self._workspaces = workspaces
         self._ca_bundle = ca_bundle
         self._now = now
         self._waiting: defaultdict[Key, set[Key]] = defaultdict(set)
@@ -105,6 +121,8 @@ class Reconciler:
                 return await self._grpo(key)
             if key.kind == "Dataset":
                 return await self._dataset(key)
+            if key.kind == "Workspace":
+                return await self._workspaces(key)
         except Conflict as error:
             log.info("%s: written by somebody else meanwhile: %s", key, error)
             return AGAIN
@@ -122,14 +140,19 @@ class Reconciler:
             # Pods of a run that goes must be let go of, whatever its spec says.
             return await (self._clear_orphans(key, pods) if meta.deleting else self._unreadable(body, error))
         status = TrainingJobStatus.model_validate(body.get("status", {}))
-        views = all_of(pods, self._now())
+        views = await self._views(pods, meta.uid)
         over = meta.deleting or is_terminal(status)
         fresh = status.frozen is None and not over
-        world = RunWorld(meta, spec, status, views, self.environment(), Catalog(), self._reports.latest(meta.uid))
+        asked = self._desk.seconds(key.namespace, meta.uid)
+        report = self._reports.latest(meta.uid)
+        world = RunWorld(meta, spec, status, views, self.environment(), Catalog(), report, asked)
         if not fresh and not over and any(p.ended for p in views):
             world = replace(world, catalog=Catalog(adapter=await self._adapter(key)))
         try:
-            world = replace(world, catalog=await self._catalog(key, spec)) if fresh else world
+            if fresh:
+                world = replace(world, catalog=await self._catalog(key, spec))
+            elif (over and names.HOLD_FINALIZER in meta.finalizers) or raise_of(world):
+                world = replace(world, catalog=replace(world.catalog, workspace=await self._workspace(key.namespace)))
             plan = plan_run(world, self._now())
         except Unreadable as error:
             plan = turned_away(world, error.refusal, self._now())
@@ -144,9 +167,36 @@ class Reconciler:
             self._reports.close(meta.uid)
         else:
             self._reports.written(meta.uid, stored)
+            self._reports.limit(meta.uid, deadlines_of(spec, stored, views, self._now()))
         if is_terminal(stored) and not views:
             self._reports.forget(meta.uid)
         return plan.requeue_after
+
+    async def _views(self, pods: list[Object], uid: str) -> tuple[PodView, ...]:
+        """Return the pods' facts; for those on a lost node, the last that anybody heard of it."""
+        now = self._now()
+        views = all_of(pods, now)
+        lost = [view for view in views if view.lost and view.metered]
+        if not lost:
+            return views
+        signs = {}
+        for view in lost:
+            # Nobody's lease, or no right to read it: what the pod's own status shows is taken then.
+            lease = await self._heartbeat(view.node) if view.node else None
+            heard = [heartbeat_of(lease, view) if lease else None, self._reports.heard(uid, view.attempt)]
+            if known := [time for time in heard if time]:
+                signs[view.ref.uid] = max(known)
+        return all_of(pods, now, signs)
+
+    async def _heartbeat(self, node: str) -> Object | None:
+        try:
+            return await self._cluster.get("Lease", "kube-node-lease", node)
+        except Rejected:
+            return None
+
+    async def _workspace(self, namespace: str) -> WorkspaceEntry:
+        body = await self._gatherer.get(Key("Workspace", namespace, WORKSPACE))
+        return workspace_entry(body) if body else WorkspaceEntry()
 
     async def _dataset(self, key: Key) -> float | None:
         body, pods = await self._object_and_pods(key)
@@ -235,6 +285,8 @@ class Reconciler:
 
     async def _apply(self, body: Object, plan: Plan[Any], pods: list[Object]) -> bool:
         """Carry out a plan for these pods in its order; return whether the status was written."""
+        if plan.finalizer == "add":
+            body = await change(self._cluster, body, adding(body, names.HOLD_FINALIZER))
         for child in plan.first:
             await self._create(child)
         if plan.status is not None:
@@ -249,11 +301,18 @@ class Reconciler:
             await self._create(child)
         for note in plan.notes:
             self._recorder.record(body, note)
+        if plan.ask is not None:
+            self._desk.ask(body["metadata"]["namespace"], plan.ask)
+        if plan.finalizer == "remove" and plan.status is None:
+            with contextlib.suppress(NotFound):
+                await change(self._cluster, body, removing(body, names.HOLD_FINALIZER))
         return plan.status is not None
 
     async def _delete(self, plan: Plan[Any]) -> None:
         for ref in plan.delete:
             await self._cluster.delete("Pod", ref.namespace, ref.name, ref.uid)
+        for ref in plan.expel:
+            await self._cluster.delete("Pod", ref.namespace, ref.name, ref.uid, EXPEL_SECONDS)
 
     async def _mark(self, plan: Plan[Any], pods: list[Object]) -> None:
         by_uid = {pod["metadata"]["uid"]: pod for pod in pods}
@@ -261,8 +320,12 @@ class Reconciler:
             if operations := letting_go(by_uid[ref.uid]):
                 await self._patch(ref, operations)
         for update in plan.update:
-            path = "/metadata/annotations/" + CA_ANNOTATION.replace("/", "~1")
-            await self._patch(update.ref, [{"op": "replace", "path": path, "value": update.bundle}])
+            if isinstance(update, CaUpdate):
+                annotation, value = CA_ANNOTATION, update.bundle
+            else:
+                annotation, value = DEADLINE_ANNOTATION, update.deadline.canonical()
+            path = "/metadata/annotations/" + annotation.replace("/", "~1")
+            await self._patch(update.ref, [{"op": "replace", "path": path, "value": value}])
 
     async def _create(self, child: Object) -> None:
         """POST a child; a name that is taken is fine if it is taken by ours, and a conflict otherwise."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from halo_api.report import Report
+from halo_api.report import Deadline, Report
 from halo_api.training_job import TrainingJobStatus
+from halo_operator.plan.stopping import Deadlines
 
 
 @dataclass
@@ -19,12 +22,16 @@ class _Entry:
 class Reports:
     """Levels, kept in memory: what is lost with the process is pushed again, since nobody acknowledged it."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._now = now
         self._by_run: dict[str, _Entry] = {}
         self._attempts: dict[str, int] = {}
+        self._deadlines: dict[str, Deadlines] = {}
+        self._heard: dict[tuple[str, int], datetime] = {}
 
     def put(self, report: Report) -> bool:
         """Take a report and return whether it says anything newer; one of an older attempt or sequence never replaces a newer."""
+        self._heard[report.run_uid, report.attempt] = self._now()
         old = self._by_run.get(report.run_uid)
         if old and (old.report.attempt, old.report.sequence) >= (report.attempt, report.sequence):
             return False
@@ -68,6 +75,21 @@ class Reports:
         saved = not steps or max(steps) in entry.checkpoints
         return saved and (report.outcome is None or entry.outcome)
 
+    def limit(self, run_uid: str, deadlines: Deadlines) -> None:
+        """Note what the pods of the run's current attempt must know of its end."""
+        self._deadlines[run_uid] = deadlines
+
+    def deadline(self, report: Report, rank: int) -> tuple[Deadline | None, bool]:
+        """Return the deadline of the pod of that rank, and whether the time of its attempt is over."""
+        found = self._deadlines.get(report.run_uid)
+        if found is None or found.attempt != report.attempt:
+            return None, False
+        return found.by_rank.get(rank), found.over
+
+    def heard(self, run_uid: str, attempt: int) -> datetime | None:
+        """Return when the attempt's last report was taken; unknown to a process that took none."""
+        return self._heard.get((run_uid, attempt))
+
     def saved_step(self, run_uid: str) -> int | None:
         """Return the step of the newest checkpoint in the run's stored status, as far as it is known."""
         entry = self._by_run.get(run_uid)
@@ -76,4 +98,7 @@ class Reports:
     def forget(self, run_uid: str) -> None:
         """Drop a run that is gone."""
         self._by_run.pop(run_uid, None)
+        self._deadlines.pop(run_uid, None)
+        for known in [known for known in self._heard if known[0] == run_uid]:
+            del self._heard[known]
         self._attempts.pop(run_uid, None)

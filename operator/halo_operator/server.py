@@ -65,14 +65,19 @@ class ReportServer:
             return web.Response(status=403, text="the report is about another run or attempt than the pod's")
         if self._reports.is_stale(report):
             return web.Response(status=410, text="the report is about an attempt that is over")
-        if labels.get(RANK_LABEL) != "0":
+        rank = int(labels.get(RANK_LABEL, "0"))
+        deadline, over = self._reports.deadline(report, rank)
+        answer = Answer(acknowledged=True, deadline=deadline, command="stop" if over else "continue")
+        if rank:
             # The first pod speaks for the run; the others' outcomes are in their termination messages.
-            return answered(Answer(acknowledged=True))
+            return answered(answer)
         if self._reports.put(report) or not self._reports.acknowledged(report):
             self._add(pod["owner"])
-        return answered(
-            Answer(acknowledged=self._reports.acknowledged(report), saved_step=self._reports.saved_step(report.run_uid))
-        )
+        facts = {
+            "acknowledged": self._reports.acknowledged(report),
+            "saved_step": self._reports.saved_step(report.run_uid),
+        }
+        return answered(answer.model_copy(update=facts))
 
     async def _pod_of(self, authorization: str) -> Object | None:
         token = authorization.removeprefix("Bearer ").strip()

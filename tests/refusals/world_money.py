@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from halo_operator.plan.admission import RULES, first_refusal
@@ -35,6 +36,11 @@ def rft(budget: float | None) -> RunWorld:
     return b.of_tasks(spec, gpu=H100, workspace=b.workspace(**SHARED))
 
 
+def leaving() -> RunWorld:
+    world = sft(**RICH)
+    return replace(world, catalog=replace(world.catalog, workspace=replace(world.catalog.workspace, deleting=True)))
+
+
 SHARED = {"allocation": {"h100Hours": 1000}}
 RICH = {"wallet": {"creditUsd": 1000}}
 ALLOCATED, BASE = "Workspace: allocation of 1000 H100-hours", ("spec.base",)
@@ -48,5 +54,6 @@ ROWS: list[Row] = [
     Row("a budget finer than is counted", sft(5.0001, **SHARED), sft(5.001, **SHARED), "InvalidSpec", ("found 5.0001, which has more than 3 decimals; round it",), "definitions of another version"),
     Row("a share of more than is free", sft(1000.001, **SHARED), sft(1000, **SHARED), "InsufficientFunds", ("the run would hold its budget, 1000.001 H100-hours", "found 1000 free in the shared allocation of namespace team; lower it"), ALLOCATED, 402),
     Row("a wallet short of the estimate", sft(wallet={"creditUsd": 0.1}), sft(**RICH), "InsufficientFunds", ("the high end of its estimate", "found 0.1 free in the wallet", "top up the wallet"), "Workspace: a wallet of 0.1 USD", 402),
+    Row("a Workspace that is being deleted", leaving(), sft(**RICH), "HoldPending", ("found team, whose Workspace is being deleted", "wait until it is gone"), "a wallet; the Workspace has a deletionTimestamp", pending=True),
     Row("a GPU without a price", sft(gpu=GpuEntry("h100", b.gpu()), **RICH), sft(**RICH), "NoPrice", ("spec.gpu.type: found 'h100', a GpuClass with no active price", "use a class with a price"), "a wallet; GpuClass h100: no prices", also=("spec.gpu.type",)),
 ]  # fmt: skip

@@ -106,9 +106,18 @@ def test_what_the_run_holds_already_is_free_for_it() -> None:
     """A raised budget is checked again, and replaces the hold."""
     short = world(budget=1000, entry=workspace({"allocation": {"granted": "1000", "held": "900", "spent": "0", "balance": "100"}}, allocation={"h100Hours": 1000}))  # fmt: skip
     assert first_refusal(short, BUDGET)
-    hold = {"id": "uid-1", "h100Hours": "900", "frozenAt": "2026-11-29T12:00:00Z"}
-    mine = replace(short, status=type(short.status).model_validate({"hold": hold}))
-    assert first_refusal(mine, BUDGET) is None
+    hold = {
+        "run": {"kind": "TrainingJob", "name": "run", "uid": "uid-1"},
+        "unit": "H100Hours",
+        "amount": "900",
+        "rate": {"gpuClass": "h100", "h100Equivalent": "1"},
+        "placedAt": "2026-11-29T12:00:00Z",
+    }
+    book = short.catalog.workspace.status
+    entry = replace(
+        short.catalog.workspace, status=type(book).model_validate(book.to_json() | {"holds": {"uid-1": hold}})
+    )
+    assert first_refusal(replace(short, catalog=replace(short.catalog, workspace=entry)), BUDGET) is None
 
 
 def test_the_hold_is_the_budget_or_the_high_end() -> None:

@@ -9,6 +9,9 @@ from halo_api.conditions import Reason
 from halo_api.report import Outcome
 from halo_operator.plan.world import PodView
 
+# Only the first pod has checkpoints, and knows what its budget leaves.
+AT_BUDGET = (Reason.BUDGET_REACHED, Reason.BUDGET_BEFORE_FIRST_CHECKPOINT)
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -56,7 +59,11 @@ class Attempt:
     @property
     def failure(self) -> Outcome | None:
         """How it failed: the user's own error before infrastructure's, so that ranks which a peer took down don't hide it."""
-        failures = [pod.outcome for pod in self.pods if pod.outcome and pod.outcome.result == "Failed"]
+        failures = [
+            pod.outcome
+            for pod in self.pods
+            if pod.outcome and pod.outcome.result == "Failed" and (pod.rank == 0 or pod.outcome.reason not in AT_BUDGET)
+        ]
         return min(
             failures, key=lambda outcome: (outcome.retriable, outcome.reason == Reason.INTERRUPTED), default=None
         )

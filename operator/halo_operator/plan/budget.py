@@ -105,22 +105,39 @@ def funds_can_hold_it(world: RunWorld) -> Refusal | None:
         ("spec.budget.h100Hours", "lower it") if world.spec.budget else ("spec.steps", "train less, in fewer steps")
     )
     what = "its budget" if world.spec.budget else "the high end of its estimate"
-    mine, namespace = world.status.hold, world.meta.namespace
-    if workspace.free_h100_hours is not None:
-        free = workspace.free_h100_hours + Decimal((mine.h100_hours if mine else None) or 0)
-        needed, unit, source = hold.h100_hours, "H100-hours", "shared allocation"
-    elif workspace.free_usd is not None and hold.usd is not None:
-        free = workspace.free_usd + Decimal((mine.usd if mine else None) or 0)
-        needed, unit, source = hold.usd, "USD", "wallet"
-        how += ", or top up the wallet"
+    mine, namespace = workspace.status.holds.get(world.meta.uid), world.meta.namespace
+    # What it holds goes on being counted in the unit that it is held in, whatever the Workspace has now.
+    unit = mine.unit if mine else "H100Hours" if workspace.free_h100_hours is not None else "USD"
+    found, needed = workspace.free_usd, hold.usd
+    words, source = "USD", "wallet"
+    if unit == "H100Hours":
+        found, needed, words, source = workspace.free_h100_hours, hold.h100_hours, "H100-hours", "shared allocation"
     else:
+        how += ", or top up the wallet"
+    if found is None or needed is None:
         return None
+    free = found + Decimal(mine.amount if mine else 0)
     if needed <= free:
         return None
     return Refusal(
         Reason.INSUFFICIENT_FUNDS,
-        f"{where}: the run would hold {what}, {money.plain(needed)} {unit}, found {money.plain(free)} free in the {source} of namespace {namespace}; {how}",
+        f"{where}: the run would hold {what}, {money.plain(needed)} {words}, found {money.plain(free)} free in the {source} of namespace {namespace}; {how}",
         code=402,
+    )
+
+
+def workspace_stays(world: RunWorld) -> Refusal | None:
+    """A Workspace that is being deleted waits for its holds, and takes no new ones."""
+    workspace = world.catalog.workspace
+    if not workspace.deleting or world.meta.uid in workspace.status.holds:
+        return None
+    if workspace.spec.wallet is None and workspace.spec.allocation is None:
+        return None
+    return Refusal(
+        Reason.HOLD_PENDING,
+        f"metadata.namespace: found {world.meta.namespace}, whose Workspace is being deleted and holds nothing new; "
+        "wait until it is gone, or make another one",
+        pending=True,
     )
 
 
@@ -173,4 +190,5 @@ BUDGET: tuple[Check, ...] = (
     budget_covers_the_first_checkpoint,
     gpu_has_a_price,
     funds_can_hold_it,
+    workspace_stays,
 )

@@ -12,7 +12,7 @@ T = ConditionType
 Fact = tuple[str, str, str]
 Facts = Mapping[ConditionType, Fact]
 
-RUN_TYPES = (T.ACCEPTED, T.SCHEDULED, T.RUNNING, T.PUBLISHED, T.SUSPENDED, T.COMPLETE, T.FAILED, T.READY)
+RUN_TYPES = (T.ACCEPTED, T.RESERVED, T.SCHEDULED, T.RUNNING, T.PUBLISHED, T.SUSPENDED, T.COMPLETE, T.FAILED, T.READY)
 # Present only when true, as kstatus expects them.
 ABNORMAL = (T.RECONCILING, T.STALLED)
 
@@ -77,6 +77,24 @@ def waiting(reason: Reason, message: str) -> dict[ConditionType, Fact]:
     return working(Reason.WAITING, message, {T.ACCEPTED: ("Unknown", reason, message)})
 
 
+def reserved(held: str | None) -> dict[ConditionType, Fact]:
+    """The run's budget is held, or there is nothing to hold it on."""
+    if held is None:
+        return {
+            T.RESERVED: (
+                "True",
+                Reason.NOTHING_HELD,
+                "the namespace has no wallet or allocation that it could be held on",
+            )
+        }
+    return {T.RESERVED: ("True", Reason.BUDGET_HELD, f"{held} are held")}
+
+
+def settled(words: str | None) -> dict[ConditionType, Fact]:
+    """What was held is charged or released; a run that never held anything says nothing of it."""
+    return {} if words is None else {T.RESERVED: ("False", Reason.SETTLED, words)}
+
+
 def ended_badly(state: Reason, reason: Reason, message: str) -> dict[ConditionType, Fact]:
     """The run failed or was refused: Failed and Stalled together, so that every GitOps tool calls it failed."""
     return {
@@ -93,10 +111,16 @@ def refused(reason: Reason, message: str) -> dict[ConditionType, Fact]:
     return {
         **ended_badly(Reason.REFUSED, reason, message),
         T.ACCEPTED: ("False", reason, message),
+        T.RESERVED: ("False", Reason.REFUSED, ""),
         T.SCHEDULED: ("False", Reason.REFUSED, ""),
         T.PUBLISHED: ("False", Reason.REFUSED, ""),
         T.SUSPENDED: ("False", Reason.NOT_SUSPENDED, ""),
     }
+
+
+def cancelled(message: str) -> dict[ConditionType, Fact]:
+    """The run was deleted before its end."""
+    return {**ended_badly(Reason.CANCELLED, Reason.CANCELLED, message), T.PUBLISHED: ("False", Reason.CANCELLED, "")}
 
 
 def failed(reason: Reason, message: str) -> dict[ConditionType, Fact]:
@@ -104,12 +128,12 @@ def failed(reason: Reason, message: str) -> dict[ConditionType, Fact]:
     return {**ended_badly(Reason.FAILED, reason, message), T.PUBLISHED: ("False", Reason.FAILED, "")}
 
 
-def succeeded(message: str) -> dict[ConditionType, Fact]:
-    """The adapter is published."""
+def succeeded(message: str, reason: Reason = Reason.SUCCEEDED) -> dict[ConditionType, Fact]:
+    """The adapter is published: after the last step, or with the last checkpoint that the budget allowed."""
     return {
-        T.READY: ("True", Reason.SUCCEEDED, message),
-        T.COMPLETE: ("True", Reason.SUCCEEDED, message),
-        T.FAILED: ("False", Reason.SUCCEEDED, ""),
+        T.READY: ("True", reason, message),
+        T.COMPLETE: ("True", reason, message),
+        T.FAILED: ("False", reason, ""),
         T.PUBLISHED: ("True", Reason.PUBLISHED, message),
         T.RUNNING: ("False", Reason.FINISHED, ""),
     }

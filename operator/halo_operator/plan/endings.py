@@ -10,12 +10,15 @@ from halo_api.report import Outcome
 from halo_api.run_status import AdapterRef, Frozen
 from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan import conditions, progress
+from halo_operator.plan import pods as children
 from halo_operator.plan.adapter import adapter
 from halo_operator.plan.attempts import Attempt, attempt_of
 from halo_operator.plan.conditions import Facts
+from halo_operator.plan.metering import metered
+from halo_operator.plan.money_moves import charged_words, concluded
 from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan, clear, merged, released, state
 from halo_operator.plan.pod_view import parse_time
-from halo_operator.plan.world import Note, RunWorld
+from halo_operator.plan.world import Note, PodView, RunWorld
 
 T = ConditionType
 
@@ -27,7 +30,7 @@ GAVE_BACK = "GaveBack"
 def publish(
     world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attempt: Attempt, outcome: Outcome, now: datetime
 ) -> RunPlan:
-    """Make the Adapter, then say that the run is complete."""
+    """Make the Adapter, then say that the run is complete: trained to the end, or as far as its budget went."""
     made = outcome.adapter
     if made is None:
         missing = Outcome(result="Failed", reason=Reason.CRASHED, message="the trainer ended well but left no adapter")
@@ -38,8 +41,12 @@ def publish(
         )
         return over(world, status, attempt, Reason.ADAPTER_NAME_TAKEN, words, now)
     status = progress.with_checkpoints(status, (outcome.checkpoint,))
-    status = progress.with_record(status, attempt, Reason.SUCCEEDED, "")
+    reason = Reason.BUDGET_REACHED if outcome.reason == Reason.BUDGET_REACHED else Reason.SUCCEEDED
+    if attempt.pods or progress.record_of(status, attempt.number):
+        status = recorded(world, status, attempt, reason, "", now)
+    status = concluded(status)
     words = f"adapter {world.meta.name} published after step {made.step} of {world.spec.steps}"
+    words += ": its budget is reached" if reason == Reason.BUDGET_REACHED else ""
     status = status.model_copy(
         update={"adapter": AdapterRef(name=world.meta.name, uri=made.uri, digest=made.digest), "waiting": None}
     )
@@ -51,8 +58,14 @@ def publish(
             "updated_at": conditions.stamp(now),
         }
         status = status.model_copy(update={"progress": status.progress.model_copy(update=done)})
-    facts: Facts = {T.SCHEDULED: ("True", Reason.PODS_BOUND, ""), **conditions.succeeded(words)}
-    plan = state(world, status, facts, now, Note("Normal", Reason.SUCCEEDED, words))
+    charged = charged_words(status)
+    facts: Facts = {
+        T.SCHEDULED: ("True", Reason.PODS_BOUND, ""),
+        **conditions.succeeded(words, reason),
+        **conditions.settled(charged),
+    }
+    notes = [Note("Normal", reason, words), *([Note("Normal", "Charged", charged)] if charged else [])]
+    plan = state(world, status, facts, now, *notes)
     return replace(plan, first=(adapter(world.meta, frozen, made),), release=released(attempt))
 
 
@@ -65,7 +78,7 @@ def wind_up(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, outcom
             delete=tuple(p.ref for p in attempt.pods if not p.ended and p.deleting_since is None),
         )
     if world.spec.suspend and outcome.reason == Reason.INTERRUPTED:
-        status = progress.with_record(status, attempt, Reason.SUSPENDED, "suspended")
+        status = recorded(world, status, attempt, Reason.SUSPENDED, "suspended", now)
         status = status.model_copy(update={"attempt": attempt.number + 1})
         plan = pause(world, status, attempt_of(attempt.number + 1, attempt.nodes, ()), now)
         return replace(
@@ -94,6 +107,8 @@ def relaunch_or_fail(
     world: RunWorld, status: TrainingJobStatus, attempt: Attempt, outcome: Outcome, now: datetime
 ) -> RunPlan:
     """Go on as the next attempt after an infrastructure failure; end the run on the user's own."""
+    if outcome.reason == Reason.BUDGET_REACHED:
+        return out_of_budget(world, status, attempt, outcome.message, now)
     corrupt = outcome.reason == Reason.CHECKPOINT_CORRUPT and bool(status.checkpoints)
     if not outcome.retriable and not corrupt:
         return over(world, status, attempt, outcome.reason, outcome.message, now)
@@ -102,7 +117,7 @@ def relaunch_or_fail(
         words = f"{failures} attempts failed, spec.backoffLimit allows {world.spec.backoff_limit} relaunches; the last: {outcome.reason}: {outcome.message}"
         return over(world, status, attempt, Reason.BACKOFF_LIMIT_EXCEEDED, words, now)
     status = progress.without_last_checkpoint(status) if corrupt else status
-    status = progress.with_record(status, attempt, outcome.reason, outcome.message, given_up=now)
+    status = recorded(world, status, attempt, outcome.reason, outcome.message, now)
     status = status.model_copy(update={"attempt": attempt.number + 1, "failures": failures, "waiting": None})
     resume = progress.resume_from(status)
     words = (
@@ -124,7 +139,7 @@ def relaunch_or_fail(
 def give_back(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: datetime) -> RunPlan:
     """Free the GPUs of an attempt that only some of its pods found: all or none."""
     words = f"attempt {attempt.number} got only part of its GPUs within {world.environment.start_timeout_seconds} s and gives them back"
-    status = progress.with_record(status, attempt, GAVE_BACK, words, given_up=now)
+    status = recorded(world, status, attempt, GAVE_BACK, words, now)
     status = status.model_copy(update={"attempt": attempt.number + 1, "waiting": words})
     plan = state(world, status, conditions.working(Reason.QUEUED, words), now, Note("Warning", GAVE_BACK, words))
     return merged(replace(plan, requeue_after=RECHECK_SECONDS), clear(attempt.pods))
@@ -134,10 +149,72 @@ def over(
     world: RunWorld, status: TrainingJobStatus, attempt: Attempt, reason: Reason, message: str, now: datetime
 ) -> RunPlan:
     """End the run without an adapter."""
-    status = progress.with_record(status, attempt, reason, message, given_up=now)
+    status = concluded(recorded(world, status, attempt, reason, message, now))
     status = status.model_copy(update={"waiting": None})
-    plan = state(world, status, conditions.failed(reason, message), now, Note("Warning", reason, message))
+    charged = charged_words(status)
+    notes = [Note("Warning", reason, message), *([Note("Normal", "Charged", charged)] if charged else [])]
+    plan = state(world, status, conditions.failed(reason, message) | conditions.settled(charged), now, *notes)
     return merged(plan, clear(attempt.pods))
+
+
+def recorded(
+    world: RunWorld, status: TrainingJobStatus, attempt: Attempt, reason: str, message: str, now: datetime
+) -> TrainingJobStatus:
+    """Return the status with how the attempt ended, and with what it used counted for good."""
+    status = progress.with_record(status, attempt, reason, message, given_up=now)
+    return metered(status, attempt, world.spec.gpu.count)
+
+
+def out_of_budget(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, message: str, now: datetime) -> RunPlan:
+    """End the attempt at the budget: it did not publish its checkpoint itself, so that a pod without GPUs does."""
+    status = recorded(world, status, attempt, Reason.BUDGET_REACHED, message, now)
+    if not status.checkpoints:
+        return before_first_checkpoint(world, status, attempt, now)
+    words = f"its budget is reached; the checkpoint of step {status.checkpoints[-1].step} is published"
+    plan = state(
+        world, status, conditions.working(Reason.PUBLISHING, words), now, Note("Normal", Reason.BUDGET_REACHED, words)
+    )
+    return merged(plan, clear(attempt.pods))
+
+
+def before_first_checkpoint(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: datetime) -> RunPlan:
+    """End a run that its budget stopped before it had anything to keep."""
+    words = (
+        f"its budget is reached before the first checkpoint, due at step {min(world.spec.save_steps, world.spec.steps)}; "
+        "apply it again under another name with a higher spec.budget.h100Hours or a lower spec.saveSteps"
+    )
+    return over(world, status, attempt, Reason.BUDGET_BEFORE_FIRST_CHECKPOINT, words, now)
+
+
+def at_budget(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attempt: Attempt, now: datetime) -> RunPlan:
+    """Publish the last checkpoint of a run whose budget is used up, with a pod that needs no GPU and is not billed."""
+    if not status.checkpoints:
+        return before_first_checkpoint(world, status, attempt, now)
+    found = sorted((p for p in world.pods if p.role == "publish"), key=lambda p: p.rank)
+    last = found[-1] if found else None
+    if last and not last.ended:
+        words = f"its budget is reached; the checkpoint of step {status.checkpoints[-1].step} is published"
+        return state(world, status, conditions.working(Reason.PUBLISHING, blocked_words(last, words)), now)
+    if last and last.outcome and last.outcome.result == "Succeeded":
+        reached = last.outcome.model_copy(update={"reason": Reason.BUDGET_REACHED})
+        return merged(publish(world, status, frozen, attempt, reached, now), clear(found))
+    if last and len(found) > world.spec.backoff_limit:
+        said = last.outcome or Outcome(result="Failed", reason=Reason.CRASHED)
+        words = f"its budget is reached, but the checkpoint of step {status.checkpoints[-1].step} could not be published: {said.message}"
+        return merged(over(world, status, attempt, said.reason, words, now), clear(found))
+    words = f"its budget is reached; the checkpoint of step {status.checkpoints[-1].step} is published"
+    plan = state(
+        world, status, conditions.working(Reason.PUBLISHING, words), now, Note("Normal", Reason.BUDGET_REACHED, words)
+    )
+    resume = progress.resume_from(status)
+    assert resume is not None
+    made = children.publish_pod(world.meta, frozen, resume, attempt.number, len(found), world.environment)
+    return replace(plan, create=(made,))
+
+
+def blocked_words(pod: PodView, otherwise: str) -> str:
+    """Say what keeps a pod from starting, if anything does."""
+    return f"pod {pod.ref.name}: {pod.blocked}" if pod.blocked else otherwise
 
 
 def seconds_to_relaunch(status: TrainingJobStatus, now: datetime) -> float:

@@ -58,12 +58,15 @@ def clear(found: Iterable[PodView]) -> RunPlan:
 
 
 def merged(plan: RunPlan, other: RunPlan) -> RunPlan:
-    """Return one plan that does both."""
+    """Return one plan that does both; the status is the first one's."""
     waits = [wait for wait in (plan.requeue_after, other.requeue_after) if wait is not None]
     return replace(
         plan,
         delete=plan.delete + other.delete,
         release=plan.release + other.release,
+        notes=plan.notes + other.notes,
+        finalizer=plan.finalizer or other.finalizer,
+        ask=plan.ask or other.ask,
         requeue_after=min(waits) if waits else None,
     )
 

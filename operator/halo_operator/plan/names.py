@@ -47,6 +47,11 @@ def inspect_pod(owner: str, uid: str, base_model: str, revision: str, attempt: i
     return child(owner, f"inspect-a{attempt}", uid, "inspect", base_model, revision, str(attempt))
 
 
+def publish_pod(owner: str, uid: str, attempt: int, number: int) -> str:
+    """Return the name of a pod that publishes the checkpoint which an attempt left."""
+    return child(owner, f"publish-{number}-a{attempt}", uid, "publish", str(number), str(attempt))
+
+
 def rendezvous_service(owner: str, uid: str) -> str:
     """Return the name of the headless Service of a run of several nodes; unlike a pod's, it must start with a letter."""
     return child(owner if owner[0].isalpha() else f"r{owner}", "trainer", uid, "rendezvous")

@@ -69,6 +69,7 @@ def pod_view(pod: Object, now: datetime, sign: datetime | None = None) -> PodVie
         ca=annotations.get(CA_ANNOTATION),
         base_model=annotations.get(names.BASE_ANNOTATION),
         base_revision=annotations.get(names.REVISION_ANNOTATION),
+        run_uid=labels.get(names.RUN_LABEL),
         node=pod.get("spec", {}).get("nodeName"),
         lost=lost,
         clock_offset=offset,

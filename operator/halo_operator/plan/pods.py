@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 from halo_api import API_VERSION
 from halo_api.catalog import BaseModelSpec
 from halo_api.report import Deadline
 from halo_api.run_file import (
+    BORN_FOLDER,
+    BORN_PATH,
     CA_ANNOTATION,
     DEADLINE_ANNOTATION,
     DIGEST_VARIABLE,
@@ -20,6 +23,7 @@ from halo_api.run_file import (
     BaseRef,
     DataRef,
     Layout,
+    PublishPlan,
     Reporting,
     ResumeFrom,
     RunFile,
@@ -40,19 +44,25 @@ POD_GRACE_SECONDS = 90
 RENDEZVOUS_PORT = 29500
 TOKEN_SECONDS = 3600
 DEFAULT_TAINT_SECONDS = 60
+PUBLISH_RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
 INSPECT_RESOURCES = {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}}
 
 
+@dataclass(frozen=True)
+class Start:
+    """What is an attempt's own: where it goes on from, how long it may train, and then publish."""
+
+    attempt: int
+    resume: ResumeFrom | None = None
+    deadline: Deadline = field(default_factory=lambda: Deadline(sequence=0))
+    publish_seconds: float = 30.0
+
+
 def trainer_pods(
-    meta: Meta,
-    spec: TrainingJobSpec,
-    frozen: Frozen,
-    layout: Topology,
-    attempt: int,
-    resume: ResumeFrom | None,
-    env: Environment,
+    meta: Meta, spec: TrainingJobSpec, frozen: Frozen, layout: Topology, start: Start, env: Environment
 ) -> tuple[Object, ...]:
     """Return the pods of one attempt, one a node."""
+    attempt = start.attempt
     if frozen.dataset is None:
         raise ValueError("only runs on a data set have trainer pods")
     read = (claim_of(frozen.base.source), claim_of(frozen.dataset.source))
@@ -63,7 +73,7 @@ def trainer_pods(
             role="trainer",
             attempt=attempt,
             rank=rank,
-            run_file=train_file(meta, spec, frozen, layout, attempt, rank, resume, env),
+            run_file=train_file(meta, spec, frozen, layout, start, rank, env),
             env=env,
             image=frozen.image,
             pull_policy=frozen.image_pull_policy,
@@ -86,12 +96,12 @@ def train_file(
     spec: TrainingJobSpec,
     frozen: Frozen,
     layout: Topology,
-    attempt: int,
+    start: Start,
     rank: int,
-    resume: ResumeFrom | None,
     env: Environment,
 ) -> RunFile:
     """Return the run file of one trainer pod."""
+    attempt = start.attempt
     if frozen.dataset is None or frozen.lora is None:
         raise ValueError("only base lora_trl has a trainer")
     service = names.rendezvous_service(meta.name, meta.uid)
@@ -108,7 +118,7 @@ def train_file(
             seed=spec.seed,
             lora=frozen.lora,
             output=f"pvc://{frozen.artifacts_claim}/{names.run_folder(meta.uid, attempt)}",
-            resume=resume,
+            resume=start.resume,
         ),
         layout=Layout(
             nodes=layout.nodes,
@@ -118,8 +128,40 @@ def train_file(
             rendezvous_timeout_seconds=env.start_timeout_seconds,
         ),
         reporting=Reporting(url=env.report_url),
-        deadline=Deadline(sequence=0),
+        deadline=start.deadline,
         grace_seconds=GRACE_SECONDS,
+        publish_seconds=start.publish_seconds,
+    )
+
+
+def publish_pod(meta: Meta, frozen: Frozen, resume: ResumeFrom, attempt: int, number: int, env: Environment) -> Object:
+    """Return the pod that makes an adapter of a checkpoint; it needs no GPU, and is not billed."""
+    run_file = RunFile(
+        role="publish",
+        run=RunIdentity(kind="TrainingJob", namespace=meta.namespace, name=meta.name, uid=meta.uid, attempt=attempt),
+        base=BaseRef(**frozen.base.model_dump()),
+        publish=PublishPlan(
+            checkpoint=resume, output=f"pvc://{frozen.artifacts_claim}/{names.run_folder(meta.uid, attempt)}/adapter"
+        ),
+        reporting=None,
+        grace_seconds=5.0,
+    )
+    return pod(
+        meta,
+        name=names.publish_pod(meta.name, meta.uid, attempt, number),
+        role="publish",
+        attempt=attempt,
+        rank=number,
+        run_file=run_file,
+        env=env,
+        image=frozen.image,
+        pull_policy=frozen.image_pull_policy,
+        read=(),
+        write=(frozen.artifacts_claim,),
+        resources=PUBLISH_RESOURCES,
+        placement={},
+        metered=False,
+        extra={},
     )
 
 
@@ -223,9 +265,7 @@ def pod(
                 names.OWNER_ANNOTATION: f"{meta.kind}/{meta.name}",
                 RUN_ANNOTATION: text,
                 CA_ANNOTATION: env.ca_bundle,
-                DEADLINE_ANNOTATION: (run_file.deadline or Deadline(sequence=0)).model_dump_json(
-                    by_alias=True, exclude_none=True
-                ),
+                DEADLINE_ANNOTATION: (run_file.deadline or Deadline(sequence=0)).canonical(),
                 **(annotations or {}),
             },
             "ownerReferences": [owner(meta)],
@@ -266,6 +306,7 @@ def pod(
                     },
                     "volumeMounts": [
                         {"name": "info", "mountPath": INFO_FOLDER, "readOnly": True},
+                        {"name": "born", "mountPath": BORN_FOLDER, "readOnly": True},
                         {"name": "token", "mountPath": TOKEN_PATH.rsplit("/", 1)[0], "readOnly": True},
                         {"name": "work", "mountPath": WORK_FOLDER},
                         {"name": "tmp", "mountPath": "/tmp"},
@@ -289,6 +330,13 @@ def pod(
                                 ("deadline.json", DEADLINE_ANNOTATION),
                             )
                         ]
+                    },
+                },
+                {
+                    # Apart from the annotations, because it must never be written again: its time is the pod's birth.
+                    "name": "born",
+                    "downwardAPI": {
+                        "items": [{"path": BORN_PATH.rsplit("/", 1)[1], "fieldRef": {"fieldPath": "metadata.uid"}}]
                     },
                 },
                 {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from halo_api.catalog import GpuClassSpec
+from halo_api.catalog import GpuClassSpec, Price
 from halo_api.estimate import Band, Estimate, EstimatedPhase
 from halo_operator.plan import money
 from halo_operator.plan.estimate import PHASES, Roofline
@@ -109,7 +109,12 @@ def usd_band(found: Roofline, rate: int, budget: int | None, judges: int | None)
 def held_usd(found: Roofline, h100_milliseconds: int, rate: int) -> int:
     """Return what holding so many H100-milliseconds takes in micro-USD, with the most that judges may."""
     judged = math.ceil(found.judge_micro_usd * found.rates.high)
-    return money.charge(plain_gpu_ms(h100_milliseconds, found.h100_equivalent), rate) + judged
+    return held_h100_usd(h100_milliseconds, found.h100_equivalent, rate) + judged
+
+
+def held_h100_usd(h100_milliseconds: int, h100_equivalent: float, rate: int) -> int:
+    """Return what so many H100-milliseconds of a GPU cost in micro-USD."""
+    return money.charge(plain_gpu_ms(h100_milliseconds, h100_equivalent), rate)
 
 
 def plain_gpu_ms(h100_milliseconds: int, h100_equivalent: float) -> int:
@@ -117,10 +122,16 @@ def plain_gpu_ms(h100_milliseconds: int, h100_equivalent: float) -> int:
     return money.ceiling(h100_milliseconds / money.decimal_of(h100_equivalent))
 
 
-def rate_of(gpu: GpuClassSpec, region: str | None = None) -> int | None:
-    """Return the marked-up price of a GPU hour in micro-USD: that of the region, or else the highest active one."""
+def price_of(gpu: GpuClassSpec, region: str | None = None) -> Price | None:
+    """Return the price of a GPU hour: that of the region, or else the highest active one, markup included."""
     found = [p for p in gpu.prices if p.active and region in (None, p.region)]
-    return max((money.marked_up(p.usd_per_hour, p.markup) for p in found), default=None)
+    return max(found, key=lambda p: money.marked_up(p.usd_per_hour, p.markup), default=None)
+
+
+def rate_of(gpu: GpuClassSpec, region: str | None = None) -> int | None:
+    """Return that price in micro-USD."""
+    price = price_of(gpu, region)
+    return None if price is None else money.marked_up(price.usd_per_hour, price.markup)
 
 
 def number(value: float) -> str:

@@ -9,19 +9,30 @@ from halo_api.conditions import ConditionType, Reason, condition_of, is_true
 from halo_api.report import Outcome
 from halo_api.run_status import Frozen, Topology
 from halo_api.training_job import TrainingJobStatus
-from halo_operator.plan import conditions, pods, progress
+from halo_operator.plan import claim, conditions, pods, progress, stopping
 from halo_operator.plan.admission import first_refusal
 from halo_operator.plan.attempts import Attempt, attempt_of
 from halo_operator.plan.budget import quote_of
 from halo_operator.plan.conditions import Facts
-from halo_operator.plan.endings import give_back, over, pause, publish, relaunch_or_fail, seconds_to_relaunch, wind_up
+from halo_operator.plan.endings import (
+    at_budget,
+    give_back,
+    over,
+    pause,
+    publish,
+    relaunch_or_fail,
+    seconds_to_relaunch,
+    wind_up,
+)
 from halo_operator.plan.freeze import freeze
+from halo_operator.plan.metering import metered
+from halo_operator.plan.money_moves import leave, raised, reserve, settle
 from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan, clear, merged, state
 from halo_operator.plan.pod_view import seconds_until_lost
 from halo_operator.plan.quote import quote_lines
 from halo_operator.plan.refusal import Refusal
 from halo_operator.plan.topology import layout_of
-from halo_operator.plan.world import CaUpdate, Note, Plan, PodView, RunWorld
+from halo_operator.plan.world import CaUpdate, DeadlineUpdate, Note, Plan, PodView, RunWorld
 
 T = ConditionType
 
@@ -31,20 +42,25 @@ SLOW_START_SECONDS = 5.0
 
 def plan_run(world: RunWorld, now: datetime) -> RunPlan:
     """Return what to do next. Planning again on what that leads to changes nothing."""
-    mine = tuple(p for p in world.pods if p.owner_uid == world.meta.uid)
-    strays = tuple(p for p in world.pods if p.owner_uid != world.meta.uid)
+    mine = tuple(p for p in world.pods if is_ours(p, world.meta.uid))
+    strays = tuple(p for p in world.pods if not is_ours(p, world.meta.uid))
     world = replace(world, pods=mine)
     if world.meta.deleting:
-        plan = clear(world.pods)
+        plan = leave(world, now)
     elif is_terminal(world.status):
         # Only suspend can still change; that it was seen tells GitOps tools that there is nothing to wait for.
         seen = state(world, world.status, conditions.abnormal(world.status.conditions), now)
-        plan = merged(seen, clear(world.pods))
+        plan = merged(merged(seen, clear(world.pods)), settle(world))
     elif world.status.frozen is None:
         plan = admit(world, now)
     else:
         plan = follow(world, world.status.frozen, now)
     return merged(merged(plan, clear(strays)), Plan(requeue_after=seconds_until_lost(world.pods, now)))
+
+
+def is_ours(pod: PodView, uid: str) -> bool:
+    """Whether a pod is the run's; an orphaning delete takes the owner away while the run still settles."""
+    return pod.owner_uid == uid or (pod.owner_uid is None and pod.run_uid == uid)
 
 
 def is_terminal(status: TrainingJobStatus) -> bool:
@@ -53,10 +69,14 @@ def is_terminal(status: TrainingJobStatus) -> bool:
 
 
 def admit(world: RunWorld, now: datetime) -> RunPlan:
-    """Check the run; freeze it and start its first attempt, or say why not."""
+    """Check the run, have its budget held, freeze it and start its first attempt, or say why not."""
+    world = claim.on_its_terms(world)
     refusal = first_refusal(world)
     if refusal:
         return turned_away(world, refusal, now)
+    wanted, held = claim.wanted_of(world), claim.held_for(world)
+    if wanted and held is None:
+        return reserve(world, wanted, now)
     frozen = freeze(world)
     layout = layout_of(world)
     status = world.status.model_copy(
@@ -65,6 +85,7 @@ def admit(world: RunWorld, now: datetime) -> RunPlan:
             "recipe_digest": frozen.recipe.digest if frozen.recipe else None,
             "topology": layout,
             "estimate": quote_of(world),
+            "hold": claim.as_held(world.meta.uid, held) if held else None,
             "attempt": 1,
             "failures": 0,
             "waiting": None,
@@ -75,7 +96,8 @@ def admit(world: RunWorld, now: datetime) -> RunPlan:
             "True",
             Reason.CHECKS_PASSED,
             f"{frozen.dataset.rows if frozen.dataset else 0} rows, {layout.nodes} x {layout.gpus_per_node} {frozen.gpu.type}",
-        )
+        ),
+        **conditions.reserved(claim.words_of(status.hold) if status.hold else None),
     }
     if world.spec.suspend:
         return state(world, status, {**conditions.suspended("suspended before its first checkpoint"), **accepted}, now)
@@ -111,15 +133,22 @@ def launch(
     number, layout = status.attempt or 1, status.topology or Topology(nodes=1, gpus_per_node=world.spec.gpu.count)
     there = {p.ref.name for p in world.pods}
     resume = progress.resume_from(status)
-    wanted = pods.trainer_pods(world.meta, world.spec, frozen, layout, number, resume, world.environment)
+    deadline = stopping.deadline_of(world.spec, status, attempt_of(number, layout.nodes, ()), None)
+    most = stopping.phase_seconds(status, "publish", stopping.PUBLISH_SECONDS)
+    start = pods.Start(number, resume, deadline, most)
+    wanted = pods.trainer_pods(world.meta, world.spec, frozen, layout, start, world.environment)
     missing = tuple(pod for pod in wanted if pod["metadata"]["name"] not in there)
     words = f"attempt {number}: {layout.nodes} trainer pod{'s' if layout.nodes > 1 else ''}"
     words += f", from the checkpoint of step {resume.step}" if resume else ""
     status = status.model_copy(update={"waiting": None})
     # The quote is told with the first start: an event of its own would be one more write a run.
     quoted = f"; {quote_lines(status.estimate)[0]}" if extra and status.estimate else ""
-    note = Note("Normal", "Started", words + quoted)
-    plan = state(world, status, conditions.working(Reason.STARTING, words, extra), now, note)
+    notes = [Note("Normal", "Started", words + quoted)]
+    if extra and status.hold:
+        notes.insert(
+            0, Note("Normal", Reason.BUDGET_HELD, f"{claim.words_of(status.hold)} are held; the run stops there")
+        )
+    plan = state(world, status, conditions.working(Reason.STARTING, words, extra), now, *notes)
     service = (pods.rendezvous_service(world.meta),) if layout.nodes > 1 else ()
     if conditions.is_rejected(condition_of(world.status.conditions, T.SCHEDULED)):
         # The status says what refused the pods the last time; it stays true until they are there.
@@ -142,23 +171,34 @@ def follow(world: RunWorld, frozen: Frozen, now: datetime) -> RunPlan:
     attempt = attempt_of(status.attempt or 1, nodes, world.pods)
     old = clear(p for p in world.pods if p.attempt != attempt.number)
     status = progress.with_record(status, attempt, *said(world, attempt)) if attempt.pods else status
+    status = metered(status, attempt, world.spec.gpu.count)
+    status, asked = raised(world, status)
+    return merged(merged(go_on(world, status, frozen, attempt, now), asked), old)
+
+
+def go_on(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attempt: Attempt, now: datetime) -> RunPlan:
+    """Return the move that the state of the attempt's pods asks for."""
     if attempt.success:
-        return merged(publish(world, status, frozen, attempt, attempt.success, now), old)
+        return publish(world, status, frozen, attempt, attempt.success, now)
+    if is_out_of_budget(status, attempt.number):
+        return at_budget(world, status, frozen, attempt, now)
     if attempt.failure:
-        return merged(wind_up(world, status, attempt, attempt.failure, now), old)
+        return wind_up(world, status, attempt, attempt.failure, now)
     if world.spec.suspend:
-        return merged(pause(world, status, attempt, now), old)
+        return pause(world, status, attempt, now)
     if not attempt.pods and _had_started(status, attempt.number):
         gone = Outcome(result="Failed", reason=Reason.INTERRUPTED, message="the pods of the attempt are gone")
-        return merged(relaunch_or_fail(world, status, attempt, gone, now), old)
+        return relaunch_or_fail(world, status, attempt, gone, now)
     if not attempt.complete:
         wait = seconds_to_relaunch(status, now)
         # Two attempts never run side by side: the older one's pods still hold its GPUs and volumes.
         still_held = any(not p.ended for p in world.pods if p.attempt != attempt.number)
         if wait > 0 or still_held:
-            return merged(Plan(requeue_after=wait if wait > 0 else None), old)
-        return merged(launch(world, status, frozen, now), old)
-    return merged(watch(world, status, attempt, now), old)
+            return Plan(requeue_after=wait if wait > 0 else None)
+        if not attempt.pods and not stopping.can_go_on(world.spec, status):
+            return at_budget(world, status, frozen, attempt, now)
+        return launch(world, status, frozen, now)
+    return watch(world, status, attempt, now)
 
 
 def said(world: RunWorld, attempt: Attempt) -> tuple[str, str] | tuple[()]:
@@ -170,15 +210,40 @@ def said(world: RunWorld, attempt: Attempt) -> tuple[str, str] | tuple[()]:
 
 
 def watch(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: datetime) -> RunPlan:
-    """Say what an attempt that neither failed nor finished is doing."""
-    update = tuple(
-        CaUpdate(p.ref, world.environment.ca_bundle)
-        for p in attempt.pods
-        if p.ca != world.environment.ca_bundle and not p.ended
-    )
+    """Follow an attempt that neither failed nor finished, and keep its pods' deadline and authorities up to date."""
+    plan = replace(doing(world, status, attempt, now), update=updates(world, status, attempt))
+    limit, bound_at = stopping.limit_of(world.spec, status), attempt.bound_at
+    if limit is None or bound_at is None:
+        return plan
+    overdue = (limit.overdue_at(bound_at) - now).total_seconds()
+    if overdue <= 0:
+        late = tuple(p.ref for p in attempt.pods if not p.ended)
+        return replace(plan, expel=late, requeue_after=RECHECK_SECONDS)
+    stop = (limit.stop_at(bound_at) - now).total_seconds()
+    return merged(plan, Plan(requeue_after=stop if stop > 0 else overdue))
+
+
+def updates(world: RunWorld, status: TrainingJobStatus, attempt: Attempt) -> tuple[CaUpdate | DeadlineUpdate, ...]:
+    """Return what the attempt's pods must learn: another CA, or a deadline that moved."""
+    found: list[CaUpdate | DeadlineUpdate] = []
+    for pod in attempt.pods:
+        if pod.ended:
+            continue
+        if pod.ca != world.environment.ca_bundle:
+            found.append(CaUpdate(pod.ref, world.environment.ca_bundle))
+        deadline = stopping.deadline_of(world.spec, status, attempt, pod)
+        if deadline.remaining_seconds is None:
+            continue
+        if pod.deadline is None or deadline.sequence > pod.deadline.sequence:
+            found.append(DeadlineUpdate(pod.ref, deadline))
+    return tuple(found)
+
+
+def doing(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: datetime) -> RunPlan:
+    """Say what the attempt is doing."""
     blocked = attempt.blocked
     if blocked and blocked.blocked:
-        return replace(held_up(world, status, attempt, blocked, now), update=update)
+        return held_up(world, status, attempt, blocked, now)
     status = status.model_copy(update={"waiting": None})
     placed: Facts = {T.SCHEDULED: ("True", Reason.PODS_BOUND, f"attempt {attempt.number} is on its nodes")}
     running: Facts = {**placed, T.RUNNING: ("True", Reason.TRAINING, f"attempt {attempt.number} is training")}
@@ -187,25 +252,40 @@ def watch(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: dat
         done = record.reason == Reason.SUCCEEDED
         words = f"attempt {attempt.number} has {'trained to the end' if done else f'ended ({record.reason})'}; waiting for its pods to end"
         facts = conditions.working(Reason.PUBLISHING if done else Reason.RUNNING, words, running)
-        return replace(state(world, status, facts, now), update=update)
-    if attempt.running:
-        return replace(
-            state(
-                world, status, conditions.working(Reason.RUNNING, f"attempt {attempt.number} is training", running), now
-            ),
-            update=update,
+        return state(world, status, facts, now)
+    if is_stopping(world, status, attempt, now):
+        resume = progress.resume_from(status)
+        words = "its budget is reached; " + (
+            f"it publishes the checkpoint of step {resume.step}" if resume else "it stops"
         )
+        facts = conditions.working(Reason.PUBLISHING, words, running)
+        return state(world, status, facts, now, Note("Normal", Reason.BUDGET_REACHED, words))
+    if attempt.running:
+        words = f"attempt {attempt.number} is training"
+        return state(world, status, conditions.working(Reason.RUNNING, words, running), now)
     # The wait for a node is not a slow start.
     age = (now - attempt.bound_at).total_seconds() if attempt.bound_at else 0.0
     limit = world.environment.start_timeout_seconds
     if age < SLOW_START_SECONDS:
-        return Plan(requeue_after=SLOW_START_SECONDS, update=update)
+        return Plan(requeue_after=SLOW_START_SECONDS)
     if age > limit:
         words = f"its pods were on their nodes but did not run within {limit} s (kubectl describe pod {attempt.pods[0].ref.name})"
         late = Outcome(result="Failed", reason=Reason.NOT_STARTED, message=words)
         return relaunch_or_fail(world, status, attempt, late, now)
     facts = conditions.working(Reason.STARTING, f"attempt {attempt.number} is starting on its nodes", placed)
-    return replace(state(world, status, facts, now), update=update, requeue_after=limit - age + 1)
+    return replace(state(world, status, facts, now), requeue_after=limit - age + 1)
+
+
+def is_stopping(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: datetime) -> bool:
+    """Whether the attempt's time to train is over."""
+    limit = stopping.limit_of(world.spec, status)
+    return limit is not None and attempt.bound_at is not None and now >= limit.stop_at(attempt.bound_at)
+
+
+def is_out_of_budget(status: TrainingJobStatus, number: int) -> bool:
+    """Whether the attempt has ended at the budget and left it to the operator to publish its checkpoint."""
+    record = progress.record_of(status, number)
+    return record is not None and record.reason == Reason.BUDGET_REACHED and record.finished_at is not None
 
 
 def held_up(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, pod: PodView, now: datetime) -> RunPlan:

@@ -75,6 +75,8 @@ class PodView:
     # How many seconds the node's clock is ahead of the API server's.
     clock_offset: float = 0.0
     deadline: Deadline | None = None
+    # By its label, which only the operator may set: an orphaning delete takes the owner away, not this.
+    run_uid: str | None = None
 
 
 @dataclass(frozen=True)

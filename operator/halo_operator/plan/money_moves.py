@@ -1,0 +1,136 @@
+"""The moves of a run's money: have its budget held, have more held, be charged at the end, and be let go of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from halo_api.conditions import ConditionType, Reason, condition_of, is_true
+from halo_api.training_job import TrainingJobStatus
+from halo_operator.plan import claim, conditions, money, progress
+from halo_operator.plan.attempts import Attempt, attempt_of
+from halo_operator.plan.conditions import Fact
+from halo_operator.plan.metering import metered
+from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan, clear, merged, state
+from halo_operator.plan.names import HOLD_FINALIZER
+from halo_operator.plan.wishes import Wanted
+from halo_operator.plan.world import Note, Plan, RunWorld
+
+T = ConditionType
+# A hold is decided within moments; one that takes longer is worth a status of its own.
+SLOW_HOLD_SECONDS = 5.0
+
+
+def reserve(world: RunWorld, wanted: Wanted, now: datetime) -> RunPlan:
+    """Ask the Workspace for the run's hold; its finalizer is there before anything is held."""
+    there = HOLD_FINALIZER in world.meta.finalizers
+    asking: RunPlan = Plan(finalizer=None if there else "add", ask=wanted, requeue_after=SLOW_HOLD_SECONDS)
+    if world.asked_seconds < SLOW_HOLD_SECONDS:
+        return asking
+    why = world.catalog.workspace.status.waiting or "it has not decided yet"
+    words = f"waits for {money.usd(wanted.amount)} {unit_words(wanted)} to be held by its Workspace: {why}"
+    status = world.status.model_copy(update={"waiting": words[:1000]})
+    facts = conditions.waiting(Reason.HOLD_PENDING, words) | {T.RESERVED: ("False", Reason.HOLD_PENDING, words)}
+    plan = state(world, status, facts, now, Note("Normal", Reason.HOLD_PENDING, words))
+    return replace(plan, finalizer=asking.finalizer, ask=wanted, requeue_after=RECHECK_SECONDS)
+
+
+def unit_words(wanted: Wanted) -> str:
+    """Name the unit as people say it."""
+    return "USD" if wanted.unit == "USD" else "H100-hours"
+
+
+def raised(world: RunWorld, status: TrainingJobStatus) -> tuple[TrainingJobStatus, RunPlan]:
+    """Return the status with the higher hold of a raised budget once it is placed; until then what to ask, and to say.
+
+    The deadline moves with the status: never before the difference is held.
+    """
+    wanted, book = claim.raise_of(world), claim.held_for(world)
+    if wanted is None or book is None or status.hold is None:
+        return status, Plan()
+    _, has = claim.amount_of(status.hold)
+    if money.micro(book.amount) > has:
+        hold = claim.as_held(world.meta.uid, book, status.hold)
+        words = f"{claim.words_of(hold)} are held, {money.usd(has)} before; the run stops there"
+        status = status.model_copy(update={"hold": hold})
+        return told(status, ("True", Reason.BUDGET_HELD, f"{claim.words_of(hold)} are held")), Plan(
+            notes=(Note("Normal", "BudgetRaised", words),)
+        )
+    asking: RunPlan = Plan(ask=wanted, requeue_after=RECHECK_SECONDS)
+    workspace = world.catalog.workspace
+    free = workspace.free_usd if wanted.unit == "USD" else workspace.free_h100_hours
+    if free is not None and wanted.amount - has > free * money.MICRO:
+        words = (
+            f"spec.budget.h100Hours: found {money.plain(money.decimal_of(world.spec.budget.h100_hours if world.spec.budget else 0))}, "
+            f"for which {money.usd(wanted.amount - has)} {unit_words(wanted)} more must be held, but {money.plain(max(free, free * 0))} are free; "
+            f"the run goes on with the {money.usd(has)} that it has, and asks again"
+        )
+        before = condition_of(status.conditions, T.RESERVED)
+        status = told(status, ("True", Reason.BUDGET_HELD, words))
+        if before is None or before.message != words:
+            asking = replace(asking, notes=(Note("Warning", Reason.INSUFFICIENT_FUNDS, words),))
+    return status, asking
+
+
+def told(status: TrainingJobStatus, fact: Fact) -> TrainingJobStatus:
+    """Return the status with another word about what is reserved."""
+    found = [
+        c.model_copy(update={"status": fact[0], "reason": fact[1], "message": fact[2]}) if c.type == T.RESERVED else c
+        for c in status.conditions
+    ]
+    return status.model_copy(update={"conditions": found})
+
+
+def settle(world: RunWorld) -> RunPlan:
+    """Have the hold of a run that is over become its charge; once no hold is open, the run may go."""
+    if HOLD_FINALIZER not in world.meta.finalizers:
+        return Plan()
+    if claim.held_for(world) is None:
+        return Plan(finalizer="remove")
+    return Plan(ask=claim.ended_of(world), requeue_after=RECHECK_SECONDS)
+
+
+def charged_words(status: TrainingJobStatus) -> str | None:
+    """Say what is charged; None where nothing was held."""
+    found = claim.settlement_of(status)
+    if found is None:
+        return None
+    unit = "USD" if found.unit == "USD" else "H100-hours"
+    over = f"; {found.overrun} used beyond it are not charged" if found.overrun != "0" else ""
+    return f"{found.charged} of {found.held} {unit} are charged, {found.released} released{over}"
+
+
+def concluded(status: TrainingJobStatus) -> TrainingJobStatus:
+    """Return the status of a run that is over with what its hold comes to."""
+    found = claim.settlement_of(status)
+    if found is None or status.usage is None:
+        return status
+    return status.model_copy(update={"usage": status.usage.model_copy(update={"settlement": found})})
+
+
+def leave(world: RunWorld, now: datetime) -> RunPlan:
+    """Let a run go that is deleted: its pods stop, and what they used is in its status before they, and then it, are let go."""
+    plan = clear(world.pods)
+    if HOLD_FINALIZER not in world.meta.finalizers:
+        return plan
+    over = is_true(world.status.conditions, T.COMPLETE) or is_true(world.status.conditions, T.FAILED)
+    if over or world.status.frozen is None:
+        return merged(plan, settle(world))
+    if any(not p.ended for p in world.pods):
+        # None is let go of before all have ended: their times together are what is charged.
+        return replace(plan, release=())
+    status, attempt = world.status, current(world)
+    if attempt.pods or progress.record_of(status, attempt.number):
+        status = progress.with_record(status, attempt, Reason.CANCELLED, "the run was deleted", given_up=now)
+        status = metered(status, attempt, world.spec.gpu.count)
+    status = concluded(status)
+    words = charged_words(status)
+    facts = conditions.cancelled("the run was deleted before its end") | conditions.settled(words)
+    ended = state(world, status, facts, now, Note("Normal", Reason.CANCELLED, words or "the run was deleted"))
+    return replace(ended, release=plan.release)
+
+
+def current(world: RunWorld) -> Attempt:
+    """Return the run's current attempt."""
+    nodes = world.status.topology.nodes if world.status.topology else 1
+    return attempt_of(world.status.attempt or 1, nodes, world.pods)
