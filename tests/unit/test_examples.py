@@ -13,6 +13,7 @@ from halo_api.catalog import BaseModelSpec, GpuClassSpec
 from halo_api.training_job import TrainingJobSpec
 from halo_operator import gather
 from halo_operator.plan.admission import RULES, first_refusal
+from halo_operator.plan.claim import wanted_of
 from halo_operator.plan.references import References, references
 from halo_operator.plan.world import BaseEntry, Catalog, EnvironmentEntry, GpuEntry, RunWorld, Verdict
 from halo_operator.recipes import RECIPES
@@ -83,6 +84,15 @@ def world(body: Body) -> RunWorld:
 @pytest.mark.parametrize("body", JOBS, ids=lambda body: body["metadata"]["name"])
 def test_a_job_is_right_among_the_others(body: Body) -> None:
     assert first_refusal(world(body), RULES) is None
+
+
+@pytest.mark.parametrize("body", JOBS, ids=lambda body: body["metadata"]["name"])
+def test_a_budget_is_a_share_of_the_allocation_and_other_jobs_are_held_on_the_wallet(body: Body) -> None:
+    wanted = wanted_of(world(body))
+    assert wanted is not None
+    assert wanted.unit == ("H100Hours" if body["metadata"]["name"] == SHARED else "USD")
+    if wanted.unit == "H100Hours":
+        assert wanted.amount == 12_500_000
 
 
 def test_there_is_a_job_of_each_base_and_story() -> None:
