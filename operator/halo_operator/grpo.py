@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from weakref import WeakValueDictionary
@@ -24,10 +26,13 @@ from halo_api.grpo_status import GrpoRunStatus
 from halo_api.model_alias import ModelAliasSpec
 from halo_api.workspace import WORKSPACE
 from halo_operator.cluster import Cluster, Conflict, NotFound, Object
+from halo_operator.desk import Desk
 from halo_operator.events import Recorder
+from halo_operator.finalizers import adding, change, removing
 from halo_operator.gather import Gatherer, Unreadable, adapter_entry, criterion_entry, meta_of, read, workspace_entry
 from halo_operator.plan.grpo.plan import is_over, plan_grpo, refuse, wait
 from halo_operator.plan.grpo.world import AliasEntry, GrpoCatalog, GrpoWorld, Prompts, ServingAdapter, Start
+from halo_operator.plan.names import HOLD_FINALIZER
 from halo_operator.plan.refusal import Refusal
 from halo_operator.plan.world import BaseEntry, GpuEntry, Meta, Plan, WorkspaceEntry
 from halo_operator.queue import Key
@@ -84,6 +89,11 @@ class GrpoLooks:
             served_by=() if own_tasks else await self._served_by(namespace, traffic),
         )
 
+    async def workspace(self, namespace: str) -> WorkspaceEntry:
+        """Return the namespace's Workspace alone."""
+        body = await self._gatherer.get(Key("Workspace", namespace, WORKSPACE))
+        return workspace_entry(body) if body else WorkspaceEntry()
+
     async def _served_by(self, namespace: str, traffic: Iterable[Object]) -> tuple[ServingAdapter, ...]:
         """Return the adapters of earlier GrpoRuns that answered some of the traffic."""
         counts = [counts for d in traffic if (counts := status_of(d).traffic)]
@@ -109,6 +119,7 @@ class GrpoRuns:
         gatherer: Gatherer,
         recorder: Recorder,
         waits: Callable[[Key, Key], None],
+        desk: Desk,
         now: Callable[[], datetime],
     ) -> None:
         """`waits(run, other)` has the run reconciled again when the other changes."""
@@ -116,6 +127,7 @@ class GrpoRuns:
         self._looks = GrpoLooks(cluster, gatherer)
         self._recorder = recorder
         self._waits = waits
+        self._desk = desk
         self._now = now
         self._admitting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -140,6 +152,8 @@ class GrpoRuns:
                 plan = plan_grpo(await self._world(body, meta, spec, status), self._now())
             except Unreadable as found:
                 plan = wait(meta, status, status, found.refusal, self._now())
+        if plan.finalizer == "add":
+            body = await change(self._cluster, body, adding(body, HOLD_FINALIZER))
         if plan.status is not None:
             try:
                 await self._cluster.write_status(body, plan.status.to_json())
@@ -147,14 +161,24 @@ class GrpoRuns:
                 raise Conflict(404, str(error)) from None
         for note in plan.notes:
             self._recorder.record(body, note)
+        if plan.ask is not None:
+            self._desk.ask(key.namespace, plan.ask)
+        if plan.finalizer == "remove" and plan.status is None:
+            with contextlib.suppress(NotFound):
+                await change(self._cluster, body, removing(body, HOLD_FINALIZER))
         return plan.requeue_after
 
     async def _world(self, body: Object, meta: Meta, spec: GrpoRunSpec, status: GrpoRunStatus) -> GrpoWorld:
         if meta.deleting or is_over(status):
-            return GrpoWorld(meta, created_at(body), spec, status)
+            world = GrpoWorld(meta, created_at(body), spec, status)
+            if HOLD_FINALIZER not in meta.finalizers:
+                return world
+            book = await self._looks.workspace(meta.namespace)
+            return replace(world, catalog=replace(world.catalog, workspace=book))
         # Said before looking: a change between the look and the wish to hear of it would be lost.
         self._waits(Key(KIND, meta.namespace, meta.name), Key("Dataset", meta.namespace, "*"))
-        return await self._looks.world_of(meta, created_at(body), spec, status)
+        world = await self._looks.world_of(meta, created_at(body), spec, status)
+        return replace(world, asked_seconds=self._desk.seconds(meta.namespace, meta.uid))
 
 
 def is_name(text: str) -> bool:

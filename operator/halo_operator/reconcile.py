@@ -89,7 +89,7 @@ class Reconciler:
         self._waiting: defaultdict[Key, set[Key]] = defaultdict(set)
         self._gatherer = gatherer
         self._new: dict[Key, Object] = {}
-        self._grpo = GrpoRuns(cluster, gatherer, recorder, lambda run, other: self._waiting[other].add(run), now)
+        self._grpo = GrpoRuns(cluster, gatherer, recorder, lambda run, other: self._waiting[other].add(run), desk, now)
 
     def seen(self, key: Key, new: Object | None) -> None:
         """Keep how a run looked when it was made, until its first reconcile or its next change.

@@ -88,6 +88,8 @@ def there_is_a_wallet(world: GrpoWorld) -> Refusal | None:
 def wallet_covers_it(world: GrpoWorld) -> Refusal | None:
     """The whole commitment is held at the start, so that no budget can fail half way."""
     free, found = world.catalog.workspace.free_usd, committed(world.spec, world.catalog.gpus)
+    if world.meta.uid in world.catalog.workspace.status.holds:
+        return None
     if free is None or found is None or found.total <= free * money.MICRO:
         return None
     ceiling = f" ({PROVISIONED_GPUS} GPUs at the highest active rate)" if found.basis == "autoProvision" else ""

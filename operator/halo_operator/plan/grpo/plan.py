@@ -11,21 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from halo_api.conditions import ConditionType, Reason, condition_of, is_true
+from halo_api.conditions import ConditionType, Reason, is_true
 from halo_api.estimate import Estimate
 from halo_api.grpo_status import FrozenGrpo, GrpoRunStatus
 from halo_operator.plan import conditions
-from halo_operator.plan.conditions import Facts
+from halo_operator.plan.claim import as_held, words_of
 from halo_operator.plan.grpo import checks, checks_judges, checks_money, checks_prompts
 from halo_operator.plan.grpo.checks import Check
 from halo_operator.plan.grpo.clamp import resolve, warnings
 from halo_operator.plan.grpo.commitment import committed
 from halo_operator.plan.grpo.estimate import grpo_quote
+from halo_operator.plan.grpo.hold import held_for, on_its_terms, reserve, settle, wanted_of
+from halo_operator.plan.grpo.state import GrpoPlan, state
 from halo_operator.plan.grpo.world import GrpoWorld
 from halo_operator.plan.refusal import Refusal
-from halo_operator.plan.world import Meta, Note, Plan
+from halo_operator.plan.world import Meta, Note
 
-GrpoPlan = Plan[GrpoRunStatus]
 T = ConditionType
 
 # A run that waits looks again this often even if no watch wakes it.
@@ -82,28 +83,40 @@ def grpo_answer(world: GrpoWorld) -> Answer:
 
 
 def training_is_available() -> Refusal:
-    """Training of GrpoRuns comes later; until then a good one is refused, and nothing was held or started."""
+    """Training of GrpoRuns comes later; until then a good one waits, with its commitment held."""
     return Refusal(
         Reason.NOT_YET_AVAILABLE,
-        "kind: found GrpoRun, all checks of which hold, but this version does not train GrpoRuns yet; "
-        "nothing was held or started; use a TrainingJob of base lora_trl",
+        "kind: found GrpoRun, all checks of which hold, but this version does not train GrpoRuns yet; its budgets stay held "
+        "until a version does: delete it to have them released, and use a TrainingJob of base lora_trl",
+        pending=True,
     )
 
 
 def plan_grpo(world: GrpoWorld, now: datetime) -> GrpoPlan:
     """Return what to do next. Planning again on what that leads to changes nothing."""
     if world.meta.deleting:
-        return Plan()
+        return settle(world)
     if is_over(world.status):
         # Only suspend can still change; that it was seen tells GitOps tools that there is nothing to wait for.
-        return state(world.meta, world.status, world.status, conditions.abnormal(world.status.conditions), now)
+        seen = state(world.meta, world.status, world.status, conditions.abnormal(world.status.conditions), now)
+        settling = settle(world)
+        return replace(seen, ask=settling.ask, finalizer=settling.finalizer, requeue_after=settling.requeue_after)
+    world = on_its_terms(world)
     answer = grpo_answer(world)
-    status = world.status.model_copy(update={"frozen": answer.frozen, "estimate": answer.estimate, "waiting": None})
+    wanted, held = wanted_of(world), held_for(world)
+    if wanted and held is None and answer.refusal.reason == Reason.NOT_YET_AVAILABLE:
+        return reserve(world, wanted, now)
+    hold = as_held(world.meta.uid, held) if held else None
+    facts = {"frozen": answer.frozen, "estimate": answer.estimate, "hold": hold, "waiting": None}
+    status = world.status.model_copy(update=facts)
     refusal = answer.refusal
     if refusal.pending:
         plan = wait(world.meta, world.status, status, refusal, now)
     else:
         plan = refuse(world.meta, world.status, status, refusal, now)
+    if hold and not world.status.hold:
+        words = f"{words_of(hold)} are held: all that the run may cost"
+        plan = replace(plan, notes=(Note("Normal", Reason.BUDGET_HELD, words), *plan.notes))
     clamped = () if world.status.frozen else tuple(Note("Warning", CLAMPED, words) for words in answer.warnings)
     return replace(plan, notes=clamped + plan.notes)
 
@@ -112,6 +125,8 @@ def wait(meta: Meta, old: GrpoRunStatus, status: GrpoRunStatus, refusal: Refusal
     """Say what the run waits for, and look again."""
     status = status.model_copy(update={"waiting": refusal.message})
     facts = conditions.waiting(refusal.reason, refusal.message)
+    if status.hold:
+        facts = facts | conditions.reserved(words_of(status.hold))
     plan = state(meta, old, status, facts, now, Note("Normal", refusal.reason, refusal.message))
     return replace(plan, requeue_after=RECHECK_SECONDS)
 
@@ -125,18 +140,3 @@ def refuse(meta: Meta, old: GrpoRunStatus, status: GrpoRunStatus, refusal: Refus
 def is_over(status: GrpoRunStatus) -> bool:
     """Whether the run is over; that is final."""
     return is_true(status.conditions, T.COMPLETE) or is_true(status.conditions, T.FAILED)
-
-
-def state(meta: Meta, old: GrpoRunStatus, status: GrpoRunStatus, facts: Facts, now: datetime, *notes: Note) -> GrpoPlan:
-    """Return the plan that writes this status, unless it stands there already; with notes if what people act on changed."""
-    new = status.model_copy(
-        update={
-            "conditions": conditions.update(status.conditions, facts, meta.generation, now, conditions.RUN_TYPES),
-            "observed_generation": meta.generation,
-        }
-    )
-    if new == old:
-        return Plan()
-    before, after = condition_of(old.conditions, T.READY), condition_of(new.conditions, T.READY)
-    moved = before is None or after is None or (before.reason, before.message) != (after.reason, after.message)
-    return Plan(status=new, notes=notes if moved else ())

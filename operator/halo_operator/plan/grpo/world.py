@@ -76,3 +76,5 @@ class GrpoWorld:
     status: GrpoRunStatus = field(default_factory=GrpoRunStatus)
     starts: tuple[Start, ...] = ()
     catalog: GrpoCatalog = GrpoCatalog()
+    # How long it waits already for its Workspace to decide about its hold.
+    asked_seconds: float = 0.0

@@ -1,0 +1,107 @@
+"""The hold of a GrpoRun: its whole commitment on the wallet before anything starts, at the rates of that moment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from halo_api.catalog import Price
+from halo_api.conditions import ConditionType, Reason, condition_of, is_true
+from halo_api.ledger import Rate
+from halo_api.workspace import WorkspaceHold
+from halo_operator.plan import conditions, money
+from halo_operator.plan.claim import EPOCH, rate_terms, run_ref
+from halo_operator.plan.grpo.clamp import resolve
+from halo_operator.plan.grpo.commitment import committed, rates
+from halo_operator.plan.grpo.estimate import grpo_quote
+from halo_operator.plan.grpo.state import GrpoPlan, state
+from halo_operator.plan.grpo.world import GrpoWorld
+from halo_operator.plan.money_moves import SLOW_HOLD_SECONDS
+from halo_operator.plan.moves import RECHECK_SECONDS
+from halo_operator.plan.names import HOLD_FINALIZER
+from halo_operator.plan.wishes import Ended, Wanted
+from halo_operator.plan.world import GpuEntry, Note, Plan
+
+T = ConditionType
+# Provisioning, and the user's own compute, are of no class until they are there.
+ANY_CLASS = "any"
+
+
+def held_for(world: GrpoWorld) -> WorkspaceHold | None:
+    """Return the hold that the Workspace has open for the run."""
+    return world.catalog.workspace.status.holds.get(world.meta.uid)
+
+
+def on_its_terms(world: GrpoWorld) -> GrpoWorld:
+    """Return the world with the rate that the run's hold froze: prices may have changed since it was placed."""
+    hold = held_for(world)
+    if hold is None or hold.rate.usd_per_hour is None:
+        return world
+    rate = hold.rate
+    facts = {"region": rate.region, "usdPerHour": float(rate.usd_per_hour or 0), "markup": float(rate.markup or 1)}
+    update = {"prices": [Price.model_validate(facts)], "byo": False}
+    found = [
+        GpuEntry(gpu.name, gpu.spec.model_copy(update=update))
+        for gpu in world.catalog.gpus
+        if gpu.name == rate.gpu_class
+    ]
+    return replace(world, catalog=replace(world.catalog, gpus=tuple(found))) if found else world
+
+
+def wanted_of(world: GrpoWorld) -> Wanted | None:
+    """Return what is held for the run; None while nothing prices it, or where it costs nothing."""
+    found, wallet = committed(world.spec, world.catalog.gpus), world.catalog.workspace.spec.wallet
+    if found is None or found.total == 0 or wallet is None:
+        return None
+    quote = grpo_quote(world, resolve(world.spec))
+    usd = quote.usd if quote else None
+    return Wanted(
+        run=run_ref(world.meta),
+        created_at=world.meta.created_at or EPOCH,
+        unit="USD",
+        amount=found.total,
+        rate=rate_of(world),
+        quoted=None if usd is None else money.micro(usd.centre),
+    )
+
+
+def rate_of(world: GrpoWorld) -> Rate:
+    """Return the rate that GPU time is charged at: of the class and region asked for, or the highest one of any."""
+    wanted = world.spec.platform_gpu
+    if wanted is not None:
+        gpu = next(gpu for gpu in world.catalog.gpus if gpu.name == wanted.gpu_type)
+        return rate_terms(gpu.name, gpu.spec, wanted.region)
+    if not world.spec.auto_provision:
+        return Rate(gpu_class=ANY_CLASS, h100_equivalent="1")
+    gpu = max(world.catalog.gpus, key=lambda entry: max(rates([entry]), default=0))
+    return rate_terms(gpu.name, gpu.spec)
+
+
+def reserve(world: GrpoWorld, wanted: Wanted, now: datetime) -> GrpoPlan:
+    """Ask the Workspace for the hold; the run's finalizer is there before anything is held."""
+    mark: GrpoPlan = Plan(
+        finalizer=None if HOLD_FINALIZER in world.meta.finalizers else "add",
+        ask=wanted,
+        requeue_after=SLOW_HOLD_SECONDS,
+    )
+    if world.asked_seconds < SLOW_HOLD_SECONDS:
+        return mark
+    why = world.catalog.workspace.status.waiting or "it has not decided yet"
+    words = f"waits for {money.usd(wanted.amount)} USD to be held by its Workspace: {why}"
+    status = world.status.model_copy(update={"waiting": words})
+    facts = conditions.waiting(Reason.HOLD_PENDING, words) | {T.RESERVED: ("False", Reason.HOLD_PENDING, words)}
+    plan = state(world.meta, world.status, status, facts, now, Note("Normal", Reason.HOLD_PENDING, words))
+    return replace(plan, finalizer=mark.finalizer, ask=wanted, requeue_after=RECHECK_SECONDS)
+
+
+def settle(world: GrpoWorld) -> GrpoPlan:
+    """Have the hold of a run that is over, or goes, released; once none is open, the run may go."""
+    if HOLD_FINALIZER not in world.meta.finalizers:
+        return Plan()
+    if held_for(world) is None:
+        return Plan(finalizer="remove")
+    over = is_true(world.status.conditions, T.FAILED) or is_true(world.status.conditions, T.COMPLETE)
+    failed = condition_of(world.status.conditions, T.FAILED)
+    outcome = failed.reason if over and failed and failed.status == "True" else Reason.CANCELLED
+    # Nothing has run: no version trains GrpoRuns yet.
+    return Plan(ask=Ended(run_ref(world.meta), 0, 0, outcome, judge_micro_usd=0), requeue_after=RECHECK_SECONDS)
