@@ -215,8 +215,6 @@ class Workspace(ApiModel):
             "x-halo-crd": {
                 "plural": "workspaces",
                 "shortNames": [],
-                # Nobody writes its status yet: a default that says so would keep GitOps tools waiting for ever.
-                "reconciled": False,
                 "scope": "Namespaced",
                 "columns": [
                     ["Plan", "string", ".spec.plan", 0],

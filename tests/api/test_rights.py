@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.api.kube import OPERATOR, ROOT, Kubectl, eventually
+from tests.api.operator_process import training_job
 
 pytestmark = pytest.mark.api
 
@@ -22,7 +24,15 @@ JOBS = {"trainingjobs", "datasets", "environments", "criteria", "modelaliases"}
 GRANTS = {"workspaces", "basemodels", "gpuclasses"}
 RULES = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
 # What the operator writes beside statuses, with the verbs that it needs.
-OPERATOR_WRITES = {"adapters": {"create"}, "recipes": {"create", "update", "delete"}}
+OPERATOR_WRITES = {
+    "adapters": {"create"},
+    "ledgerpages": {"create"},
+    "recipes": {"create", "update", "delete"},
+    # Their finalizer, and no more: a policy sees to that.
+    "trainingjobs": {"patch"},
+    "grporuns": {"patch"},
+    "workspaces": {"patch"},
+}
 
 
 def definitions() -> dict[str, dict[str, object]]:
@@ -120,9 +130,59 @@ def test_the_platform_role_grants_and_prices_and_starts_nothing(admin: Kubectl) 
 
 def test_the_operator_writes_statuses_and_what_it_makes(shared_admin: Kubectl) -> None:
     operator = shared_admin.as_user(OPERATOR)
-    statuses = {f"{kind}/status": {"update"} for kind in ("trainingjobs", "grporuns", "datasets")}
+    statuses = {f"{kind}/status": {"update"} for kind in ("trainingjobs", "grporuns", "datasets", "workspaces")}
     finalizers = {f"{kind}/finalizers": {"update"} for kind in ("trainingjobs", "datasets")}
     assert writes_of(operator) == OPERATOR_WRITES | statuses | finalizers
+
+
+WORKSPACE: dict[str, Any] = {
+    "apiVersion": "halo.training/v1alpha1",
+    "kind": "Workspace",
+    "metadata": {"name": "workspace"},
+    "spec": {"wallet": {"creditUsd": 100}},
+}
+GRPO = {
+    "apiVersion": "halo.training/v1alpha1",
+    "kind": "GrpoRun",
+    "metadata": {"name": "run"},
+    "spec": {
+        "model": "smol",
+        "reward": {"mode": "single", "criterionId": "helpful"},
+        "promptCount": 100,
+        "rewardBudgetUsd": 25,
+        "gpuHourBudget": 10,
+    },
+}
+# What of each spec may be changed at all.
+SPECS = {
+    "trainingjob": (training_job("smol"), {"suspend": True}),
+    "grporun": (GRPO, {"suspend": True}),
+    "workspace": (WORKSPACE, {"wallet": {"creditUsd": 1000000}}),
+}
+HOLD = "halo.training/hold"
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_of_what_people_asked_for_the_operator_changes_its_own_finalizer_only(admin: Kubectl, kind: str) -> None:
+    body, more = SPECS[kind]
+    admin("create", "-f", "-", stdin=body | {"metadata": body["metadata"] | {"finalizers": ["team/keep"]}})
+    what = (kind, body["metadata"]["name"])
+    operator = admin.as_user(OPERATOR)
+
+    def patch(change: dict[str, Any]) -> tuple[str, ...]:
+        return ("patch", *what, "--type=merge", "-p", json.dumps(change))
+
+    try:
+        assert "never changes a spec" in operator.refused(*patch({"spec": more}))
+        for part in ({"labels": {"a": "b"}}, {"annotations": {"a": "b"}}):
+            assert "but its own finalizer" in operator.refused(*patch({"metadata": part}))
+        for others in ([], [HOLD], ["team/keep", "another/one"]):
+            assert "halo.training/hold only" in operator.refused(*patch({"metadata": {"finalizers": others}}))
+        operator(*patch({"metadata": {"finalizers": ["team/keep", HOLD]}}))
+        operator(*patch({"metadata": {"finalizers": ["team/keep"]}}))
+        admin(*patch({"spec": more}))
+    finally:
+        admin(*patch({"metadata": {"finalizers": None}}))
 
 
 def test_everybody_reads_the_catalog_and_the_recipes(shared_admin: Kubectl) -> None:

@@ -1,4 +1,4 @@
-"""Argo CD's health of every moment of a run and of a data set, by the chart's own script."""
+"""Argo CD's health of every moment of a run, a data set and a Workspace, by the chart's own script."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def health(kind: str, status: dict[str, Any] | None, *conditions: tuple[str, str
 WAITING = ("Progressing", "waiting for the operator")
 
 
-@pytest.mark.parametrize("kind", ["TrainingJob", "GrpoRun", "Dataset"])
+@pytest.mark.parametrize("kind", ["TrainingJob", "GrpoRun", "Dataset", "Workspace"])
 @pytest.mark.parametrize(
     ("moment", "status", "conditions", "expected"),
     [
@@ -77,3 +77,12 @@ def test_a_run(moment: str, conditions: list[tuple[str, str, str]], expected: tu
 
 def test_a_data_set_is_healthy_when_inspected() -> None:
     assert health("Dataset", LOOKED, ("Ready", "True", "120 rows")) == ("Healthy", "120 rows")
+
+
+def test_a_workspace_is_healthy_while_it_can_hold() -> None:
+    assert health("Workspace", LOOKED, ("Ready", "True", "runs are held")) == ("Healthy", "runs are held")
+    short = "spec.wallet.creditUsd: found 5, less than the 8 USD that are spent"
+    overdrawn = [
+        (type_, status, short) for type_, status in (("Ready", "False"), ("Overdrawn", "True"), ("Stalled", "True"))
+    ]
+    assert health("Workspace", LOOKED, *overdrawn) == ("Degraded", short)

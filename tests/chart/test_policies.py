@@ -20,7 +20,13 @@ def policies(values: Object | None = None, *arguments: str) -> dict[str, Object]
 
 def test_each_denies_and_fails_closed() -> None:
     found = policies()
-    assert found.keys() == {"halo-run-objects", "halo-other-pods", "halo-run-access", "halo-report-tokens"}
+    assert found.keys() == {
+        "halo-run-objects",
+        "halo-other-pods",
+        "halo-run-access",
+        "halo-report-tokens",
+        "halo-operator-writes",
+    }
     bindings = of_kind(render(), "ValidatingAdmissionPolicyBinding")
     for name, policy in found.items():
         assert policy["spec"]["failurePolicy"] == "Fail"
@@ -32,6 +38,17 @@ def test_the_operator_is_the_account_of_the_release_s_namespace() -> None:
     for name in ("halo-run-objects", "halo-other-pods"):
         (condition,) = found[name]["spec"]["matchConditions"]
         assert condition["expression"] == 'request.userInfo.username != "system:serviceaccount:elsewhere:halo-operator"'
+    (condition,) = found["halo-operator-writes"]["spec"]["matchConditions"]
+    assert condition["expression"] == 'request.userInfo.username == "system:serviceaccount:elsewhere:halo-operator"'
+
+
+def test_the_operator_is_held_to_every_kind_that_it_patches_and_to_its_own_finalizer() -> None:
+    role = of_kind(render(), "ClusterRole")["halo-operator"]
+    patched = {r for rule in role["rules"] if "patch" in rule["verbs"] for r in rule["resources"]}
+    policy = policies()["halo-operator-writes"]["spec"]
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    assert {*rule["resources"], "pods"} == patched
+    assert str(policy["variables"]).count(f"f != '{names.HOLD_FINALIZER}'") == 2
 
 
 @pytest.mark.parametrize("owner", ["chat", "a.b", "x" * 253, "9-a1-0123456789"])

@@ -11,17 +11,19 @@ from tests.chart.rendering import ROOT, Object, of_kind, render
 RUNS = "halo.training"
 
 IN_NAMESPACES = {
-    (RUNS, "trainingjobs"): "get list watch",
-    (RUNS, "grporuns"): "get list watch",
+    (RUNS, "trainingjobs"): "get list patch watch",
+    (RUNS, "grporuns"): "get list patch watch",
     (RUNS, "datasets"): "get list watch",
     (RUNS, "modelaliases"): "get list watch",
     (RUNS, "trainingjobs/status"): "update",
     (RUNS, "grporuns/status"): "update",
     (RUNS, "datasets/status"): "update",
+    (RUNS, "workspaces/status"): "update",
     (RUNS, "trainingjobs/finalizers"): "update",
     (RUNS, "datasets/finalizers"): "update",
     (RUNS, "adapters"): "create get list watch",
-    (RUNS, "workspaces"): "get list watch",
+    (RUNS, "workspaces"): "get list patch watch",
+    (RUNS, "ledgerpages"): "create get list",
     (RUNS, "environments"): "get list watch",
     (RUNS, "criteria"): "get list watch",
     ("", "pods"): "create delete get list patch watch",
@@ -42,6 +44,7 @@ IN_ITS_OWN = {
     ("", "secrets", "halo-operator-tls"): "get update",
     (RUNS, "environments"): "get",
 }
+HEARTBEATS = {("coordination.k8s.io", "leases"): "get"}
 WRITE = "create delete deletecollection patch update"
 READ = "get list watch"
 EDIT = {
@@ -84,6 +87,7 @@ def rights(rules: Iterable[Object]) -> dict[tuple[str, ...], str]:
         ("ClusterRole", "halo-operator", IN_NAMESPACES),
         ("ClusterRole", "halo-operator-cluster", OF_THE_CLUSTER),
         ("Role", "halo-operator", IN_ITS_OWN),
+        ("Role", "halo-operator-heartbeats", HEARTBEATS),
         ("ClusterRole", "halo-edit", EDIT),
         ("ClusterRole", "halo-workspace-admin", ADMIN),
         ("ClusterRole", "halo-platform", PLATFORM),
@@ -100,8 +104,10 @@ def test_there_is_no_other_role_and_no_wildcard() -> None:
     people = {"halo-view", "halo-edit", "halo-workspace-admin", "halo-platform", "halo-catalog-view"}
     names = {"halo-operator", "halo-operator-cluster", *people}
     assert of_kind(objects, "ClusterRole").keys() == names
-    assert of_kind(objects, "Role").keys() == {"halo-operator"}
-    for role in (*of_kind(objects, "ClusterRole").values(), *of_kind(objects, "Role").values()):
+    roles = of_kind(objects, "Role")
+    where = {name: role["metadata"]["namespace"] for name, role in roles.items()}
+    assert where == {"halo-operator": "halo-system", "halo-operator-heartbeats": "kube-node-lease"}
+    for role in (*of_kind(objects, "ClusterRole").values(), *roles.values()):
         assert "*" not in str(role["rules"])
 
 
@@ -138,7 +144,12 @@ def test_the_account_is_the_only_subject_but_for_the_catalog() -> None:
 def test_watched_namespaces_are_the_only_ones_with_rights() -> None:
     objects = render({"watchNamespaces": ["team-a", "team-b"]})
     bound = {(b["metadata"]["namespace"], b["roleRef"]["name"]) for b in objects if b["kind"] == "RoleBinding"}
-    assert bound == {("team-a", "halo-operator"), ("team-b", "halo-operator"), ("halo-system", "halo-operator")}
+    assert bound == {
+        ("team-a", "halo-operator"),
+        ("team-b", "halo-operator"),
+        ("halo-system", "halo-operator"),
+        ("kube-node-lease", "halo-operator-heartbeats"),
+    }
     assert of_kind(objects, "ClusterRoleBinding").keys() == {"halo-operator-cluster", "halo-catalog-view"}
 
 

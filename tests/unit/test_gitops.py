@@ -1,28 +1,34 @@
-"""How Flux reads every moment of a run: judged by kstatus itself, the library that Flux judges with."""
+"""How Flux reads every moment of a run and of a Workspace: judged by kstatus itself, the library that Flux judges with."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from halo_api import API_VERSION
 from halo_api.training_job import TrainingJobStatus
+from halo_api.workspace import WorkspaceStatus
+from halo_operator.plan.book.plan import plan_book
 from halo_operator.plan.run import plan_run
 from halo_operator.plan.world import RunWorld
 from tests.unit.builders import NOW, catalog, ended, failure, pod, running, seconds, spec, success, world
+from tests.unit.builders_book import book_world, granted, wish
 
 KSTATUS = Path(__file__).resolve().parents[2] / "hack" / "kstatus"
 
 
-def judged(statuses: list[TrainingJobStatus], generation: int = 1) -> list[str]:
+def judged(
+    statuses: Sequence[TrainingJobStatus | WorkspaceStatus], generation: int = 1, kind: str = "TrainingJob"
+) -> list[str]:
     lines = [
         json.dumps(
             {
                 "apiVersion": API_VERSION,
-                "kind": "TrainingJob",
+                "kind": kind,
                 "metadata": {"name": "run", "namespace": "team", "generation": generation},
                 "status": status.to_json(),
             }
@@ -75,3 +81,13 @@ def test_flux_waits_while_a_run_goes_on_and_tells_success_from_failure() -> None
 
 def test_a_status_about_an_older_generation_is_never_current() -> None:
     assert judged([moments()["complete"]], generation=2) == ["InProgress"]
+
+
+def test_flux_waits_until_a_workspace_was_looked_at_and_stops_at_one_that_is_overdrawn() -> None:
+    fresh = book_world(usd=100)
+    funded = plan_book(replace(fresh, wanted=(wish("a", 60),)), NOW).status
+    assert funded
+    overdrawn = plan_book(replace(fresh, spec=granted(usd=50), status=funded), NOW).status
+    assert overdrawn
+    statuses = [WorkspaceStatus(observed_generation=-1), funded, overdrawn]
+    assert judged(statuses, kind="Workspace") == ["InProgress", "Current", "Failed"]

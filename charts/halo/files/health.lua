@@ -1,5 +1,5 @@
--- Argo CD health of TrainingJobs, GrpoRuns and Datasets, from their conditions. A run is Healthy when its adapter is published, as a
--- batch Job is when it is done; a Dataset when it is Ready. A status about an older generation says nothing.
+-- Argo CD health of TrainingJobs, GrpoRuns, Datasets and Workspaces, from their conditions. A run is Healthy when its adapter is
+-- published, as a batch Job is when it is done; the others when they are Ready. A status about an older generation says nothing.
 local health = {status = "Progressing", message = "waiting for the operator"}
 local status = obj.status
 if status == nil or status.conditions == nil or status.observedGeneration ~= obj.metadata.generation then
@@ -15,7 +15,7 @@ local function holds(type)
 end
 
 local done = "Complete"
-if obj.kind == "Dataset" then done = "Ready" end
+if obj.kind == "Dataset" or obj.kind == "Workspace" then done = "Ready" end
 
 if holds("Failed") then return {status = "Degraded", message = found.Failed.message} end
 if holds("Stalled") then return {status = "Degraded", message = found.Stalled.message} end
