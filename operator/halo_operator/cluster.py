@@ -38,6 +38,7 @@ RESOURCES = {
     "Pod": ("v1", "pods"),
     "Service": ("v1", "services"),
     "Secret": ("v1", "secrets"),
+    "ConfigMap": ("v1", "configmaps"),
     "Event": ("events.k8s.io/v1", "events"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
     "ValidatingWebhookConfiguration": ("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations"),
@@ -144,8 +145,10 @@ class Cluster:
     async def list_meta(self, kind: str, namespace: str | None = None) -> list[Object]:
         """Return the objects, fresh from etcd, with nothing but apiVersion, kind and metadata."""
         answer = await self._request("GET", path_of(kind, namespace), accept=LISTED_BRIEFLY)
+        # Where there are none, the API server answers with null for the list.
         return [
-            {"apiVersion": RESOURCES[kind][0], "kind": kind, "metadata": item["metadata"]} for item in answer["items"]
+            {"apiVersion": RESOURCES[kind][0], "kind": kind, "metadata": item["metadata"]}
+            for item in answer.get("items") or []
         ]
 
     async def create(self, body: Object) -> None:
