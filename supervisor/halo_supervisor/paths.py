@@ -6,7 +6,15 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from halo_api.run_file import CA_PATH, DEADLINE_PATH, REPORT_PATH, RUN_FILE_PATH, SAVED_STEP_NAME, TOKEN_PATH
+from halo_api.run_file import (
+    BORN_PATH,
+    CA_PATH,
+    DEADLINE_PATH,
+    REPORT_PATH,
+    RUN_FILE_PATH,
+    SAVED_STEP_NAME,
+    TOKEN_PATH,
+)
 
 TERMINATION_LOG_VARIABLE = "HALO_TERMINATION_LOG"
 
@@ -22,6 +30,7 @@ class Paths:
     report: Path = Path(REPORT_PATH)
     termination_log: Path = Path("/dev/termination-log")
     cgroups: Path = Path("/sys/fs/cgroup")
+    born: Path = Path(BORN_PATH)
 
     @property
     def saved_step(self) -> Path:

@@ -49,13 +49,13 @@ class Reporter:
         identity = self._run.run
         return read_report(self._paths.report, self._run) or Report(run_uid=identity.uid, attempt=identity.attempt)
 
-    def finish(self, final: Report) -> bool:
+    def finish(self, final: Report, at_most: float) -> bool:
         """Push the final report until it is acknowledged or the time for it is over; return whether it was."""
         self._stop.set()
         reporting = self._run.reporting
         if reporting is None:
             return False
-        end = time.monotonic() + reporting.final_push_seconds
+        end = time.monotonic() + min(reporting.final_push_seconds, at_most)
         # A role that could not be started was never watched.
         if self._thread.ident is not None:
             self._thread.join(max(0.0, end - time.monotonic()))

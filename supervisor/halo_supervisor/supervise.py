@@ -3,46 +3,41 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from types import FrameType
 
 from halo_api.conditions import Reason
 from halo_api.report import Answer, Outcome
 from halo_api.run_file import DIGEST_VARIABLE, RunFile
 from halo_supervisor.cgroup import oom_kills
-from halo_supervisor.deadline import Countdown, deadline_in
+from halo_supervisor.deadline import Countdown, birth, deadline_in
 from halo_supervisor.load import UntrustedRunFile, load_run_file
-from halo_supervisor.outcome import DEADLINE, INTERRUPTED, STOPPED, RoleEnd, StopCause, outcome_of
+from halo_supervisor.outcome import RoleEnd, outcome_of
 from halo_supervisor.paths import Paths
 from halo_supervisor.reporter import Reporter
 from halo_supervisor.role import Role
+from halo_supervisor.stop import BUDGET, INTERRUPTED, STOPPED, Stop
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
-
-
-class Stop:
-    """The first reason to stop the role wins; told from signal handlers and from the reporter's thread."""
-
-    def __init__(self) -> None:
-        self.cause: StopCause | None = None
-        self.wake = threading.Event()
-
-    def ask(self, cause: StopCause) -> None:
-        """Ask that the role be stopped."""
-        self.cause = self.cause or cause
-        self.wake.set()
+# What a role that took all its time at the end of the budget leaves for the last push: its GPUs wait for that.
+LAST_PUSH_SECONDS = 5.0
 
 
 def supervise(
-    paths: Paths, role_command: Callable[[RunFile], Sequence[str]], clock: Callable[[], float] = time.monotonic
+    paths: Paths,
+    role_command: Callable[[RunFile], Sequence[str]],
+    clock: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
 ) -> int:
     """Run the role to its end; return the exit code: 0 when it succeeded."""
+    origin = birth(paths.born, clock, wall)
     stop = Stop()
     _listen(stop)
     try:
@@ -53,7 +48,7 @@ def supervise(
         return 1
     # A report that lies here already is not of this attempt.
     paths.report.unlink(missing_ok=True)
-    countdown = Countdown(run.deadline, clock)
+    countdown = Countdown(run.deadline, clock, origin)
     reporter = Reporter(run, paths, lambda answer: _heed(answer, countdown, stop))
     killed_before = oom_kills(paths.cgroups)
     try:
@@ -66,10 +61,12 @@ def supervise(
         role.finish()
         assert role.exit_code is not None
         end = RoleEnd(role.exit_code, role.last_error_line, oom_kills(paths.cgroups) - killed_before)
-        outcome = outcome_of(reporter.current(), end, stop.cause)
+        ended_at = datetime.fromtimestamp(wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        outcome = outcome_of(reporter.current(), end, stop.cause, run, ended_at)
     log.info("%s %s: %s", outcome.result, outcome.reason, outcome.message)
     _leave(outcome, paths)
-    reporter.finish(reporter.current().model_copy(update={"outcome": outcome, "phase": "Done"}))
+    final = reporter.current().model_copy(update={"outcome": outcome, "phase": "Done"})
+    reporter.finish(final, _push_seconds(stop, clock()))
     return 0 if outcome.result == "Succeeded" else 1
 
 
@@ -83,27 +80,32 @@ def _keep(
     clock: Callable[[], float],
 ) -> None:
     """Wait for the role's end; stop it at the deadline or when asked, and kill it when it does not heed that."""
-    kill_at: float | None = None
     while not role.reap():
         if (newer := deadline_in(paths.deadline)) is not None:
             countdown.update(newer)
         remaining = countdown.remaining()
         if remaining is not None and remaining <= 0:
-            stop.ask(DEADLINE)
-        if kill_at is None and stop.cause is not None:
-            log.info("stopping the role: %s", stop.cause.message)
-            role.signal(signal.SIGTERM)
-            kill_at = clock() + run.grace_seconds
-        elif kill_at is None and reporter.current().outcome is not None:
+            stop.ask(BUDGET)
+        for cause in stop.heed(run, clock()):
+            log.info("stopping the role: %s", cause.message)
+            role.signal(cause.signal)
+        if stop.kill_at is None and reporter.current().outcome is not None:
             # It has said how it ended; hanging in its own clean-up must not hold the GPUs.
-            kill_at = clock() + run.grace_seconds
-        if kill_at is not None and clock() >= kill_at:
-            log.warning("the role did not end within %.0f s and is killed", run.grace_seconds)
+            stop.kill_by(clock() + run.grace_seconds)
+        if stop.kill_at is not None and clock() >= stop.kill_at:
+            log.warning("the role did not end in its time and is killed")
             role.signal(signal.SIGKILL)
-            kill_at = clock() + LOOK_SECONDS
-        soonest = min(x for x in (LOOK_SECONDS, remaining, kill_at and kill_at - clock()) if x is not None)
-        stop.wake.wait(max(0.01, soonest))
+            stop.kill_at = clock() + LOOK_SECONDS
+        coming = (LOOK_SECONDS, remaining, stop.kill_at and stop.kill_at - clock())
+        stop.wake.wait(min(seconds for seconds in coming if seconds is not None and seconds > 0))
         stop.wake.clear()
+
+
+def _push_seconds(stop: Stop, now: float) -> float:
+    """Return how long the last push may be tried: at the end of the budget what the role has left of its own time."""
+    if stop.kill_at is None or stop.cause is None or stop.cause.reason != Reason.BUDGET_REACHED:
+        return math.inf
+    return max(stop.kill_at - now, LAST_PUSH_SECONDS)
 
 
 def _heed(answer: Answer, countdown: Countdown, stop: Stop) -> None:

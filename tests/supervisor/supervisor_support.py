@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,20 +24,30 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from halo_api.report import Answer, Outcome, Report
+from halo_api.report import Answer, Deadline, Outcome, Report
 from halo_api.run_file import DIGEST_VARIABLE, RunFile, digest_of
 
 PATIENCE = 180.0
 
 # The supervisor with the command of a test's role in the place of the trainer's.
 RUNNER = """
-import json, logging, sys
+import collections, json, logging, sys, time
 from pathlib import Path
 from halo_supervisor.paths import Paths
 from halo_supervisor.supervise import supervise
 places, command = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 logging.basicConfig(level=logging.INFO, format="supervisor: %(message)s", stream=sys.stderr)
-sys.exit(supervise(Paths(**{name: Path(place) for name, place in places.items()}), lambda run: command))
+clock, wall, read = time.monotonic, time.time, collections.Counter()
+if Path("clock").exists():
+    def clock():
+        text = Path("clock").read_text()
+        read[text] += 1
+        Path("clock-read.new").write_text(json.dumps([text, read[text]]))
+        Path("clock-read.new").rename("clock-read")
+        return float(text)
+    wall = clock
+paths = Paths(**{name: Path(place) for name, place in places.items()})
+sys.exit(supervise(paths, lambda run: command, clock, wall))
 """
 
 # What a role's script can use: it writes reports as the trainer does.
@@ -158,6 +169,7 @@ class Pod:
         names = {"run_file": "run.json", "ca": "ca.crt", "deadline": "deadline.json", "report": "report.json"}
         places = {name: str(self.folder / file) for name, file in names.items()}
         places |= {"token": str(self.folder / "token"), "termination_log": str(self.folder / "termination-log")}
+        places |= {"born": str(self.folder / "born")}
         command = json.dumps([executable, str(script)])
         self.process = subprocess.Popen(
             [sys.executable, "-c", RUNNER, json.dumps(places), command],
@@ -188,6 +200,37 @@ class Pod:
         ).canonical()  # fmt: skip
         (self.folder / "run.json").write_text(text)
         self.environment.setdefault(DIGEST_VARIABLE, digest_of(text))
+
+    def set_clock(self, seconds: float, heeded: bool = False) -> None:
+        """Set both clocks of the supervisor; first before its start, so that it looks here at all.
+
+        `heeded` waits until it has gone through its loop with that time, and with all that was written before.
+        """
+        new = self.folder / "clock.new"
+        new.write_text(str(seconds))
+        new.rename(self.folder / "clock")
+        # A turn of the loop reads it at most five times.
+        while heeded and not self._read(str(seconds)) > 10:
+            assert self.process
+            assert self.process.poll() is None
+            time.sleep(0.01)
+
+    def _read(self, text: str) -> int:
+        found, times = json.loads((self.folder / "clock-read").read_text())
+        return int(times) if found == text else 0
+
+    def set_deadline(self, sequence: int, remaining: float) -> None:
+        """Write the annotation as the node brings it into the pod."""
+        new = self.folder / "deadline.new"
+        new.write_text(Deadline(sequence=sequence, remaining_seconds=remaining).model_dump_json(by_alias=True))
+        new.rename(self.folder / "deadline.json")
+
+    def wait_for(self, name: str) -> None:
+        """Wait until the role has left a file."""
+        while not (self.folder / name).exists():
+            assert self.process
+            assert self.process.poll() is None
+            time.sleep(0.01)
 
     def end(self) -> tuple[int, Outcome, str]:
         """Wait for the supervisor; return its exit code, the termination message and its standard error."""

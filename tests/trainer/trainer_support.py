@@ -11,6 +11,7 @@ from typing import Any
 
 from halo_api.report import Outcome, Report
 from halo_api.run_file import RunFile
+from halo_trainer.budget import Budget
 from halo_trainer.failures import failure_of
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.reporting import Reporting
@@ -130,7 +131,7 @@ def train_here(run: RunFile, root: Path) -> Report:
     path = root / "report.json"
     report = Reporting(path, run)
     try:
-        outcome = train(run, str(root), report, Ranks())
+        outcome = train(run, str(root), report, Ranks(), Budget())
     except Exception as error:
         failure = failure_of(error)
         outcome = Outcome(

@@ -1,4 +1,4 @@
-"""The command line: `halo-trainer train | inspect | sample`. torch is imported only by the verb that needs it."""
+"""The command line: `halo-trainer train | inspect | publish | sample`. torch is imported only by the verb that needs it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from pathlib import Path
 from halo_api.conditions import Reason
 from halo_api.report import Outcome
 from halo_api.run_file import REPORT_PATH, RUN_FILE_PATH, VOLUMES_FOLDER, RunFile
+from halo_trainer.budget import Budget
 from halo_trainer.failures import RunFailure, failure_of
 from halo_trainer.parallel.ranks import Ranks
+from halo_trainer.publish import publish, publish_at_budget
 from halo_trainer.reporting import Reporting
 
 
@@ -27,11 +29,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="halo-trainer", description="Train, inspect and sample, from a run file.")
+    parser = argparse.ArgumentParser(
+        prog="halo-trainer", description="Train, inspect, publish and sample, from a run file."
+    )
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     for name, verb, text in (
         ("train", _train, "train the adapter that the run file asks for"),
         ("inspect", _inspect, "count the rows and tokens of the run file's data, and find its first bad row"),
+        ("publish", _publish, "copy the adapter of the run file's checkpoint to its place"),
     ):
         run = verbs.add_parser(name, help=text, description=text)
         run.add_argument("--run-file", type=Path, default=Path(RUN_FILE_PATH), metavar="PATH")
@@ -62,16 +67,23 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _train(options: argparse.Namespace) -> int:
+    budget = Budget()
+
     def work(run: RunFile, report: Reporting) -> Outcome:
         from halo_trainer.parallel.launch import launch, needs_launch
 
         if needs_launch(run.layout):
             return launch(run, options.run_file, options.volumes, options.report, report)
+        ranks = Ranks.of_environment()
+        budget.watch(
+            lambda: _outcome(lambda: publish_at_budget(run, options.volumes, report, ranks), report),
+            lambda outcome: _finish(outcome, report),
+        )
         from halo_trainer.train import train
 
-        return train(run, options.volumes, report, Ranks.of_environment())
+        return train(run, options.volumes, report, ranks, budget)
 
-    return _play(options, "train", work)
+    return _play(options, "train", work, budget)
 
 
 def _inspect(options: argparse.Namespace) -> int:
@@ -81,6 +93,10 @@ def _inspect(options: argparse.Namespace) -> int:
         return inspect(run, options.volumes, report)
 
     return _play(options, "inspect", work)
+
+
+def _publish(options: argparse.Namespace) -> int:
+    return _play(options, "publish", lambda run, report: publish(run, options.volumes, report))
 
 
 def _sample(options: argparse.Namespace) -> int:
@@ -93,22 +109,38 @@ def _sample(options: argparse.Namespace) -> int:
         return 1
 
 
-def _play(options: argparse.Namespace, role: str, work: Callable[[RunFile, Reporting], Outcome]) -> int:
+def _play(
+    options: argparse.Namespace,
+    role: str,
+    work: Callable[[RunFile, Reporting], Outcome],
+    budget: Budget | None = None,
+) -> int:
     """Do a role's work and leave its outcome in the report, however it ends."""
     run = RunFile.model_validate_json(options.run_file.read_bytes())
     if run.role != role:
         print(f"halo-trainer: {options.run_file} is for the role {run.role}, not {role}", file=sys.stderr)
         return 1
-    report = Reporting(Ranks.of_environment().report(options.report), run)
+    ranks = Ranks.of_environment()
+    report = Reporting(ranks.report(options.report), run)
+    outcome = _outcome(lambda: work(run, report), report)
+    if budget is not None:
+        budget.settle(outcome, peers=ranks.world > 1)
+    return _finish(outcome, report)
+
+
+def _outcome(work: Callable[[], Outcome], report: Reporting) -> Outcome:
+    """Return the outcome of the work, or what its failure means."""
     try:
-        outcome = work(run, report)
+        return work()
     except Exception as error:
         failure = failure_of(error)
         if failure.reason == Reason.CRASHED:
             traceback.print_exc()
-        outcome = Outcome(
-            result="Failed", reason=failure.reason, message=str(failure), checkpoint=report.last_checkpoint
-        )
+        return Outcome(result="Failed", reason=failure.reason, message=str(failure), checkpoint=report.last_checkpoint)
+
+
+def _finish(outcome: Outcome, report: Reporting) -> int:
+    """Leave the outcome in the report and say it; return the exit code."""
     report.finish(outcome)
     stream = sys.stdout if outcome.result == "Succeeded" else sys.stderr
     print(f"{outcome.result} ({outcome.reason}): {outcome.message}", file=stream, flush=True)

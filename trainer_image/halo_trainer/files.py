@@ -23,6 +23,16 @@ def write_durably(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def copy_durably(source: Path, target: Path) -> None:
+    """Copy a file, with the folders it needs, and have it on the disk before returning."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with source.open("rb") as read, target.open("wb") as file:
+        shutil.copyfileobj(read, file, 1 << 20)
+        file.flush()
+        os.fchmod(file.fileno(), FILE_MODE)
+        os.fsync(file.fileno())
+
+
 def replace_file(path: Path, text: str) -> None:
     """Put a small file in the place of the one a reader may be reading."""
     path.parent.mkdir(parents=True, exist_ok=True)

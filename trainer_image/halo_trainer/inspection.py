@@ -10,6 +10,7 @@ from halo_api.run_file import RunFile, volume_path
 from halo_trainer.data.jsonl import JsonLines
 from halo_trainer.data.load import base_folder, load_template
 from halo_trainer.data.rows import chat_row
+from halo_trainer.failures import RunFailure
 from halo_trainer.reporting import Reporting
 
 # What people limit rows to: from 256 to 16,777,216 tokens, which is the most that a base may see.
@@ -18,6 +19,8 @@ LENGTHS = tuple(2**power for power in range(8, 25))
 
 def inspect(run: RunFile, volumes: str, report: Reporting) -> Outcome:
     """Read the file twice: first the shape of every row, which takes no tokenizer and so fails within a second."""
+    if run.data is None:
+        raise RunFailure(Reason.INVALID_SPEC, "the run file has no data to inspect; the operator writes it")
     path = Path(volume_path(run.data.source, volumes))
     base = base_folder(run.base, Path(volume_path(run.base.source, volumes)))
     report.phase("Working")

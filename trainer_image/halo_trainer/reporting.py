@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,12 +31,19 @@ class Reporting:
         self._seconds: dict[PhaseName, float] = {}
         self._spending: PhaseName | None = None
         self._since = time.monotonic()
+        # The end of the budget is told by a thread of its own.
+        self._lock = threading.RLock()
         self._change()
 
     @property
     def last_checkpoint(self) -> CheckpointReport | None:
         """The newest finished checkpoint of this attempt."""
         return self._report.checkpoints[-1] if self._report.checkpoints else None
+
+    @property
+    def step(self) -> int:
+        """The last finished step that was told."""
+        return self._report.progress.step if self._report.progress else 0
 
     def saved_step(self) -> int | None:
         """Return the step of the newest checkpoint that the run's status is known to hold."""
@@ -60,9 +68,10 @@ class Reporting:
 
     def progress(self, progress: ProgressReport) -> None:
         """Say how far the role is."""
-        self._report = self._report.model_copy(update={"progress": progress})
-        if time.monotonic() - self._written_at >= PROGRESS_SECONDS:
-            self._change()
+        with self._lock:
+            self._report = self._report.model_copy(update={"progress": progress})
+            if time.monotonic() - self._written_at >= PROGRESS_SECONDS:
+                self._change()
 
     def checkpoint(self, checkpoint: CheckpointReport) -> None:
         """Add a checkpoint that is complete on disk."""
@@ -79,21 +88,23 @@ class Reporting:
         self._change(outcome=outcome.model_copy(update={"seconds": seconds}), phase="Done")
 
     def _count(self, following: PhaseName | None) -> None:
-        now = time.monotonic()
-        if self._spending is not None:
-            self._seconds[self._spending] = self._seconds.get(self._spending, 0.0) + now - self._since
-        self._spending, self._since = following, now
+        with self._lock:
+            now = time.monotonic()
+            if self._spending is not None:
+                self._seconds[self._spending] = self._seconds.get(self._spending, 0.0) + now - self._since
+            self._spending, self._since = following, now
 
     def _change(self, **update: Any) -> None:
-        self._report = self._report.model_copy(update=update)
-        self._written_at = time.monotonic()
-        if not self._writes:
-            return
-        try:
-            replace_file(self._path, self._report.model_dump_json(by_alias=True, exclude_none=True))
-        except OSError as error:
-            # Nobody hears of the progress, but the training itself is not harmed.
-            print(f"the report can't be written: {error}", file=sys.stderr)
+        with self._lock:
+            self._report = self._report.model_copy(update=update)
+            self._written_at = time.monotonic()
+            if not self._writes:
+                return
+            try:
+                replace_file(self._path, self._report.model_dump_json(by_alias=True, exclude_none=True))
+            except OSError as error:
+                # Nobody hears of the progress, but the training itself is not harmed.
+                print(f"the report can't be written: {error}", file=sys.stderr)
 
 
 def now() -> str:

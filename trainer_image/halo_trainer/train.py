@@ -16,10 +16,10 @@ from halo_api.conditions import Reason
 from halo_api.report import AdapterReport, CheckpointReport, Outcome
 from halo_api.run_file import RunFile, TrainPlan, volume_path
 from halo_trainer.adapter import write_adapter
-from halo_trainer.checkpoints.digest import files_digest, folder_files
+from halo_trainer.budget import Budget
+from halo_trainer.checkpoints.digest import check_checkpoint, files_digest, folder_files
 from halo_trainer.checkpoints.folder import (
     TrainedState,
-    check_checkpoint,
     load_checkpoint,
     prune_checkpoints,
     save_checkpoint,
@@ -54,6 +54,7 @@ class Run:
     parameters: dict[str, nn.Parameter]
     optimizer: torch.optim.AdamW
     state: TrainedState
+    budget: Budget
     written: list[Path] = field(default_factory=list)
 
     def folder(self, *parts: str) -> Path:
@@ -61,14 +62,14 @@ class Run:
         return Path(volume_path(self.plan.output, self.volumes)).joinpath(*parts)
 
 
-def train(file: RunFile, volumes: str, report: Reporting, ranks: Ranks) -> Outcome:
+def train(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: Budget) -> Outcome:
     """Train from the run file to the adapter, or to the step boundary after a SIGTERM."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     report.phase("Loading")
     with report.spending("load"):
-        run = load(file, volumes, report, ranks)
+        run = load(file, volumes, report, ranks, budget)
     report.phase("Working")
     with report.spending("train"):
         finished = loop(run, stop)
@@ -78,11 +79,11 @@ def train(file: RunFile, volumes: str, report: Reporting, ranks: Ranks) -> Outco
     return outcome
 
 
-def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks) -> Run:
+def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: Budget) -> Run:
     """Bring everything into memory, cheap checks first."""
     plan = file.train
-    if plan is None:
-        raise RunFailure(Reason.INVALID_SPEC, "the run file has no train plan; the operator writes it")
+    if plan is None or file.data is None:
+        raise RunFailure(Reason.INVALID_SPEC, "the run file has no train plan or no data; the operator writes it")
     if ranks.writes:
         # Hours of steps must not end at a folder that can't be written to.
         Path(volume_path(plan.output, volumes)).mkdir(parents=True, exist_ok=True)
@@ -105,7 +106,7 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks) -> Run:
         state = load_checkpoint(checkpoint, model, parameters, optimizer)
         print(f"resuming after step {state.step} from {checkpoint}", flush=True)
     ranks.connect(device, file.layout.rendezvous_timeout_seconds)
-    return Run(file, plan, volumes, ranks, report, device, rows, model, parameters, optimizer, state)
+    return Run(file, plan, volumes, ranks, report, device, rows, model, parameters, optimizer, state, budget)
 
 
 def loop(run: Run, stop: threading.Event) -> bool:
@@ -116,6 +117,7 @@ def loop(run: Run, stop: threading.Event) -> bool:
     stopping = told_to_stop(run, stop)
     try:
         while run.state.step < plan.steps and not stopping:
+            run.budget.pause()
             rate, norm, tokens, stopping = train_step(run, stop)
             assert run.state.loss is not None
             run.report.progress(progress.finished(run.state.step, tokens, run.state.loss, rate, norm))
@@ -179,6 +181,11 @@ def checkpoint(run: Run) -> None:
     """Write a checkpoint after this step and report it once it is whole."""
     if not run.ranks.writes:
         return
+    with run.budget.writing():
+        _write_checkpoint(run)
+
+
+def _write_checkpoint(run: Run) -> None:
     name = f"step-{run.state.step}"
     folder = run.folder("checkpoints", name)
     with run.report.spending("save"):
@@ -192,6 +199,12 @@ def checkpoint(run: Run) -> None:
 
 def conclude(run: Run) -> Outcome:
     """Write the adapter of the finished run."""
+    with run.budget.writing():
+        run.budget.outcome = _write_result(run)
+    return run.budget.outcome
+
+
+def _write_result(run: Run) -> Outcome:
     message = f"{run.plan.steps} steps, last loss {run.state.loss:.4f}"
     if not run.ranks.writes:
         return Outcome(result="Succeeded", reason=Reason.SUCCEEDED, message=message)

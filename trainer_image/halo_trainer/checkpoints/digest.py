@@ -1,4 +1,4 @@
-"""The digest of a folder: one line a file, `sha256  path`, sorted by path, hashed."""
+"""The digest of a folder: one line a file, `sha256  path`, sorted by path, hashed; and a checkpoint held against its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import hashlib
 from pathlib import Path
 
 from halo_api.adapter import AdapterFile
+from halo_api.conditions import Reason
+from halo_api.report import CheckpointReport
+from halo_api.run_file import ResumeFrom
 from halo_trainer.data.jsonl import file_digest
+from halo_trainer.failures import RunFailure
 
 
 def folder_files(folder: Path) -> tuple[AdapterFile, ...]:
@@ -19,3 +23,21 @@ def files_digest(files: tuple[AdapterFile, ...]) -> str:
     """Return the digest over the files, as `sha256sum` would print them: `cd FOLDER && sha256sum PATHS | sha256sum`."""
     lines = "".join(f"{file.sha256.removeprefix('sha256:')}  {file.path}\n" for file in files)
     return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
+
+
+def check_checkpoint(folder: Path, checkpoint: ResumeFrom | CheckpointReport) -> tuple[AdapterFile, ...]:
+    """Return the checkpoint's files; refuse one that is not the one that was reported: nothing may be made of that."""
+    files = folder_files(folder)
+    digest = files_digest(files) if folder.is_dir() else "nothing there"
+    if digest != checkpoint.digest:
+        raise corrupt(checkpoint, digest)
+    return files
+
+
+def corrupt(checkpoint: ResumeFrom | CheckpointReport, found: str) -> RunFailure:
+    """Say that a checkpoint is not what was written."""
+    return RunFailure(
+        Reason.CHECKPOINT_CORRUPT,
+        f"checkpoint of step {checkpoint.step} at {checkpoint.uri}: found {found}, it was written with "
+        f"{checkpoint.digest}; restore it from a backup, or start the run anew under another name",
+    )

@@ -16,11 +16,9 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from halo_api.conditions import Reason
-from halo_api.run_file import BaseRef, ResumeFrom
+from halo_api.run_file import BaseRef
 from halo_trainer.adapter import load_adapter_weights, write_adapter
 from halo_trainer.checkpoints.digest import files_digest, folder_files
-from halo_trainer.failures import RunFailure
 from halo_trainer.files import whole_folder, write_durably
 
 KEPT = 3
@@ -56,17 +54,6 @@ def save_checkpoint(
         write_durably(partial / "trainer" / OPTIMIZER, moments)
         write_durably(partial / "trainer" / STATE, json.dumps(asdict(state), sort_keys=True).encode())
         return files_digest(folder_files(partial))
-
-
-def check_checkpoint(folder: Path, resume: ResumeFrom) -> None:
-    """Refuse a checkpoint that is not the one that was reported: a resume must go on from exactly that."""
-    digest = files_digest(folder_files(folder)) if folder.is_dir() else "nothing there"
-    if digest != resume.digest:
-        raise RunFailure(
-            Reason.CHECKPOINT_CORRUPT,
-            f"checkpoint of step {resume.step} at {resume.uri}: found {digest}, it was written with {resume.digest}; "
-            "restore it from a backup, or start the run anew under another name",
-        )
 
 
 def load_checkpoint(

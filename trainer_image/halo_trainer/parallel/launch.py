@@ -17,6 +17,7 @@ from pathlib import Path
 from halo_api.conditions import Reason
 from halo_api.report import Outcome, Report
 from halo_api.run_file import Layout, RunFile
+from halo_trainer import budget
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.reporting import Reporting
 
@@ -40,6 +41,7 @@ def launch(run: RunFile, run_file: Path, volumes: str, report: Path, reporting: 
     # Each process handles these itself; this one only waits for them.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
+    budget.hold_signal()
     for local_rank in range(layout.gpus_per_node):
         reports.append(Ranks(local_rank=local_rank).report(report))
         command = [sys.executable, "-m", "halo_trainer", "train", "--run-file", str(run_file), "--volumes", volumes]
@@ -78,6 +80,11 @@ def _wait(processes: list[subprocess.Popen[bytes]], grace_seconds: float) -> str
                 lost = f"process {index} of this node was killed by {name}"
         if not running:
             return lost
+        if budget.SIGNAL in signal.sigpending():
+            # It came to the whole group; a process that was started only after that has not got it.
+            signal.sigwait({budget.SIGNAL})
+            for process in running:
+                process.send_signal(budget.SIGNAL)
         if kill_at is None and any(process.returncode for process in processes):
             kill_at = time.monotonic() + min(grace_seconds, PEERS_SECONDS)
         if kill_at is not None and time.monotonic() >= kill_at:

@@ -1,0 +1,70 @@
+"""Stopping the role: which signal it gets for which cause, and when it is killed."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from dataclasses import dataclass
+
+from halo_api.conditions import Reason
+from halo_api.run_file import RunFile
+
+# Beyond the time to publish: a kill then is of a role that hangs, not of one that is merely slow.
+SLACK_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class StopCause:
+    """Why the role is stopped, and the signal that tells it: SIGUSR1 asks it to publish what it has, SIGTERM to leave."""
+
+    reason: Reason
+    message: str
+    signal: signal.Signals
+
+    def patience(self, run: RunFile) -> float:
+        """Return how many seconds the role may take to heed it."""
+        return run.publish_seconds + SLACK_SECONDS if self.signal == signal.SIGUSR1 else run.grace_seconds
+
+
+BUDGET = StopCause(Reason.BUDGET_REACHED, "the budget was reached", signal.SIGUSR1)
+STOPPED = StopCause(Reason.BUDGET_REACHED, "the operator asked the run to stop", signal.SIGUSR1)
+INTERRUPTED = StopCause(
+    Reason.INTERRUPTED, "the pod was told to end; the run goes on from its last checkpoint", signal.SIGTERM
+)
+
+
+class Stop:
+    """What was asked of the role. Signal handlers and the reporter's thread ask; one loop heeds, and says when to kill."""
+
+    def __init__(self) -> None:
+        self.wake = threading.Event()
+        self.kill_at: float | None = None
+        self._asked: dict[signal.Signals, StopCause] = {}
+        self._heeded: set[signal.Signals] = set()
+
+    @property
+    def cause(self) -> StopCause | None:
+        """The budget's end is final, whatever else was asked; a pod that is told to end may come again."""
+        return self._asked.get(signal.SIGUSR1) or self._asked.get(signal.SIGTERM)
+
+    def ask(self, cause: StopCause) -> None:
+        """Ask that the role be stopped; the first cause of each signal counts."""
+        self._asked.setdefault(cause.signal, cause)
+        self.wake.set()
+
+    def heed(self, run: RunFile, now: float) -> list[StopCause]:
+        """Return what the role must now be told; each cause is told once, and may only bring its end nearer."""
+        told = []
+        for number, cause in list(self._asked.items()):
+            if number in self._heeded:
+                continue
+            self._heeded.add(number)
+            self.kill_by(now + cause.patience(run))
+            # A role that publishes must not be told to leave; it only gets no more time than the pod has.
+            if cause is self.cause:
+                told.append(cause)
+        return told
+
+    def kill_by(self, moment: float) -> None:
+        """Let the role live no longer than that."""
+        self.kill_at = moment if self.kill_at is None else min(self.kill_at, moment)
