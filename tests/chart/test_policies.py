@@ -26,6 +26,7 @@ def test_each_denies_and_fails_closed() -> None:
         "halo-run-access",
         "halo-report-tokens",
         "halo-operator-writes",
+        "halo-holds",
     }
     bindings = of_kind(render(), "ValidatingAdmissionPolicyBinding")
     for name, policy in found.items():
