@@ -151,7 +151,7 @@ class Reconciler:
         try:
             if fresh:
                 world = replace(world, catalog=await self._catalog(key, spec))
-            elif (over and names.HOLD_FINALIZER in meta.finalizers) or raise_of(world):
+            elif (over and (names.HOLD_FINALIZER in meta.finalizers or status.hold)) or raise_of(world):
                 world = replace(world, catalog=replace(world.catalog, workspace=await self._workspace(key.namespace)))
             plan = plan_run(world, self._now())
         except Unreadable as error:

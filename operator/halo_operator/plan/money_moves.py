@@ -40,6 +40,12 @@ def unit_words(wanted: Wanted) -> str:
     return "USD" if wanted.unit == "USD" else "H100-hours"
 
 
+def kept(world: RunWorld, status: TrainingJobStatus) -> RunPlan:
+    """Put the finalizer back on a run that holds something: an uninstall took it off, and this is the operator after it."""
+    lost = status.hold is not None and HOLD_FINALIZER not in world.meta.finalizers
+    return Plan(finalizer="add") if lost else Plan()
+
+
 def raised(world: RunWorld, status: TrainingJobStatus) -> tuple[TrainingJobStatus, RunPlan]:
     """Return the status with the higher hold of a raised budget once it is placed; until then what to ask, and to say.
 
@@ -83,10 +89,10 @@ def told(status: TrainingJobStatus, fact: Fact) -> TrainingJobStatus:
 
 def settle(world: RunWorld) -> RunPlan:
     """Have the hold of a run that is over become its charge; once no hold is open, the run may go."""
-    if HOLD_FINALIZER not in world.meta.finalizers:
-        return Plan()
+    there = HOLD_FINALIZER in world.meta.finalizers
     if claim.held_for(world) is None:
-        return Plan(finalizer="remove")
+        return Plan(finalizer="remove") if there else Plan()
+    # An uninstall took the finalizer off; the hold is settled all the same.
     return Plan(ask=claim.ended_of(world), requeue_after=RECHECK_SECONDS)
 
 

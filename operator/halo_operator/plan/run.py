@@ -26,7 +26,7 @@ from halo_operator.plan.endings import (
 )
 from halo_operator.plan.freeze import freeze
 from halo_operator.plan.metering import metered
-from halo_operator.plan.money_moves import leave, raised, reserve, settle
+from halo_operator.plan.money_moves import kept, leave, raised, reserve, settle
 from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan, clear, merged, state
 from halo_operator.plan.pod_view import seconds_until_lost
 from halo_operator.plan.quote import quote_lines
@@ -173,7 +173,7 @@ def follow(world: RunWorld, frozen: Frozen, now: datetime) -> RunPlan:
     status = progress.with_record(status, attempt, *said(world, attempt)) if attempt.pods else status
     status = metered(status, attempt, world.spec.gpu.count)
     status, asked = raised(world, status)
-    return merged(merged(go_on(world, status, frozen, attempt, now), asked), old)
+    return merged(merged(merged(go_on(world, status, frozen, attempt, now), asked), old), kept(world, status))
 
 
 def go_on(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attempt: Attempt, now: datetime) -> RunPlan:
