@@ -14,11 +14,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from halo_api.catalog import BaseModelSpec
+from halo_api.conditions import ConditionType, Reason, condition_of
 from halo_api.dataset import DatasetSpec, DatasetStatus
 from halo_api.run_file import CA_ANNOTATION, DEADLINE_ANNOTATION
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_api.workspace import WORKSPACE
-from halo_operator import __version__
+from halo_operator import __version__, metrics
 from halo_operator.cluster import AlreadyExists, Cluster, ClusterError, Conflict, NotFound, Object, Rejected
 from halo_operator.desk import Desk
 from halo_operator.events import Recorder
@@ -26,12 +27,12 @@ from halo_operator.finalizers import adding, change, removing
 from halo_operator.gather import Gatherer, Unreadable, adapter_entry, meta_of, read, workspace_entry
 from halo_operator.grpo import GrpoRuns
 from halo_operator.plan import names
-from halo_operator.plan.claim import raise_of
+from halo_operator.plan.claim import outcome_of, raise_of
 from halo_operator.plan.dataset import plan_dataset, rejected
 from halo_operator.plan.moves import clear
 from halo_operator.plan.pod_view import all_of, heartbeat_of
 from halo_operator.plan.run import is_terminal, not_made, plan_run, turned_away
-from halo_operator.plan.stopping import deadlines_of
+from halo_operator.plan.stopping import deadlines_of, overrun_seconds
 from halo_operator.plan.world import (
     AdapterEntry,
     Catalog,
@@ -163,6 +164,8 @@ class Reconciler:
         stored = plan.status if written and plan.status else status
         if fresh and stored.frozen:
             self._waits_no_more(key, spec)
+        if is_terminal(stored) and not is_terminal(status):
+            count(key.kind, spec, stored)
         if meta.deleting:
             self._reports.close(meta.uid)
         else:
@@ -355,6 +358,16 @@ class Reconciler:
             if error.status == 422:  # a failed test: the pod changed, and its event brings us back
                 raise Conflict(409, str(error)) from None
             raise
+
+
+def count(kind: str, spec: TrainingJobSpec, status: TrainingJobStatus) -> None:
+    """Count how a run ended, for those who look at many."""
+    ready = condition_of(status.conditions, ConditionType.READY)
+    failed = condition_of(status.conditions, ConditionType.FAILED)
+    if ready and failed and ready.reason == Reason.REFUSED:
+        metrics.refused(kind, failed.reason)
+    elif outcome_of(status) in (Reason.BUDGET_REACHED, Reason.BUDGET_BEFORE_FIRST_CHECKPOINT):
+        metrics.stopped_at_budget(overrun_seconds(spec, status))
 
 
 def readable(bases: list[Object]) -> dict[str, BaseModelSpec]:

@@ -76,6 +76,12 @@ def limit_of(spec: TrainingJobSpec, status: TrainingJobStatus) -> Limit | None:
     )
 
 
+def overrun_seconds(spec: TrainingJobSpec, status: TrainingJobStatus) -> float:
+    """Return by how long the run's pods outlived what it holds; negative where they ended before."""
+    limit = limit_of(spec, status)
+    return 0.0 if limit is None else -limit.wall_seconds
+
+
 def phase_seconds(status: TrainingJobStatus, name: str, otherwise: float) -> float:
     """Return what the estimate says that a phase takes."""
     phases = status.estimate.phases if status.estimate else []
