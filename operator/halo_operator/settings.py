@@ -40,6 +40,8 @@ class Settings:
     webhook_certificate: str = ""
     webhook_port: int = 9443
     ca_notice_seconds: int = 300
+    # A Secret with the key that receipts are signed by, which somebody else keeps; empty: the operator makes its own.
+    receipt_key_secret: str = ""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -82,6 +84,7 @@ def load(environment: Mapping[str, str] = os.environ) -> Settings:
         webhook_certificate=environment.get("HALO_WEBHOOK_CERTIFICATE", ""),
         webhook_port=_positive(environment, "HALO_WEBHOOK_PORT", 9443),
         ca_notice_seconds=_positive(environment, "HALO_CA_NOTICE_SECONDS", 300),
+        receipt_key_secret=environment.get("HALO_RECEIPT_KEY_SECRET", ""),
     )
 
 
