@@ -15,6 +15,8 @@ from halo_cli.importer import imported, read, write
 from halo_cli.kubectl import CliError, Kubectl
 from halo_cli.ledger import Asked, date, ledger
 from halo_cli.logs import logs
+from halo_cli.receipt import Asked as AskedReceipt
+from halo_cli.receipt import show, verify
 from halo_cli.watch import watch
 
 
@@ -83,6 +85,14 @@ def run_ledger(kubectl: Kubectl, options: argparse.Namespace) -> int:
     return ledger(kubectl, options.namespace, asked, lambda text: print(text, end="", flush=True), note)
 
 
+def run_receipt(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    if options.what == "show":
+        return show(kubectl, options.target, options.receipt, options.json, say)
+    keys = tuple(options.key or ())
+    asked = AskedReceipt(options.target, options.receipt, keys, options.offline, options.system_namespace)
+    return verify(kubectl, asked, say, note)
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser."""
     common = argparse.ArgumentParser(add_help=False)
@@ -139,6 +149,21 @@ def parser() -> argparse.ArgumentParser:
         "--since", type=date, metavar="DATE", help="entries that were settled from then on, such as 2026-11-01 (UTC)"
     )
     made.add_argument("--until", type=date, metavar="DATE", help="entries that were settled before")
+    proof = "show how an adapter came to be, or verify that its files are what was signed; verify exits with 0 if so, with 1 if something is wrong, and with 2 if it can't be told"
+    made = verb("receipt", run_receipt, proof)
+    made.add_argument("what", choices=["show", "verify"])
+    made.add_argument(
+        "target", metavar="DIR|ADAPTER", help="a folder with receipt.json, or an Adapter of the namespace"
+    )
+    made.add_argument("--receipt", metavar="FILE", help="receipt of a folder; default: its receipt.json")
+    made.add_argument("--json", action="store_true", help="show: the whole statement")
+    made.add_argument(
+        "--key", metavar="FILE", action="append", help="verify: PEM file of a trusted public key; may be given again"
+    )
+    made.add_argument("--offline", action="store_true", help="verify: ask no cluster; needs --key")
+    made.add_argument(
+        "--system-namespace", metavar="NS", default="halo-system", help="the operator's; default: halo-system"
+    )
     turned = "turn the JSON body of a platform's request (a job's, or start_grpo_run's) into YAML for kubectl apply"
     made = verb("import", run_import, turned)
     made.add_argument("file", metavar="FILE", help="the body; - reads standard input")

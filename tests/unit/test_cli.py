@@ -186,9 +186,10 @@ def test_only_what_was_chosen_is_passed_on() -> None:
     assert Kubectl("ns", "prod").command("get") == ["kubectl", "--namespace", "ns", "--context", "prod", "get"]
 
 
-def test_there_are_six_verbs() -> None:
+def test_there_are_seven_verbs() -> None:
     actions = [action for action in parser()._actions if action.dest == "verb"]
-    assert set(actions[0].choices or ()) == {"watch", "logs", "estimate", "explain-refusal", "import", "ledger"}
+    verbs = {"watch", "logs", "estimate", "explain-refusal", "import", "ledger", "receipt"}
+    assert set(actions[0].choices or ()) == verbs
 
 
 @pytest.mark.parametrize("bad", [["--attempt", "0"], ["--rank", "-1"], ["--rank", "x"]])
