@@ -42,8 +42,12 @@ IN_ITS_OWN = {
     ("coordination.k8s.io", "leases", "halo-operator"): "get update",
     ("", "secrets"): "create",
     ("", "secrets", "halo-operator-tls"): "get update",
+    ("", "secrets", "halo-operator-receipt-key"): "get update",
+    ("", "configmaps"): "create",
+    ("", "configmaps", "halo-operator-receipt-keys"): "get update",
     (RUNS, "environments"): "get",
 }
+PUBLIC_KEYS = {("", "configmaps", "halo-operator-receipt-keys"): "get"}
 HEARTBEATS = {("coordination.k8s.io", "leases"): "get"}
 WRITE = "create delete deletecollection patch update"
 READ = "get list watch"
@@ -88,6 +92,7 @@ def rights(rules: Iterable[Object]) -> dict[tuple[str, ...], str]:
         ("ClusterRole", "halo-operator-cluster", OF_THE_CLUSTER),
         ("Role", "halo-operator", IN_ITS_OWN),
         ("Role", "halo-operator-heartbeats", HEARTBEATS),
+        ("Role", "halo-receipt-keys", PUBLIC_KEYS),
         ("ClusterRole", "halo-edit", EDIT),
         ("ClusterRole", "halo-workspace-admin", ADMIN),
         ("ClusterRole", "halo-platform", PLATFORM),
@@ -106,7 +111,8 @@ def test_there_is_no_other_role_and_no_wildcard() -> None:
     assert of_kind(objects, "ClusterRole").keys() == names
     roles = of_kind(objects, "Role")
     where = {name: role["metadata"]["namespace"] for name, role in roles.items()}
-    assert where == {"halo-operator": "halo-system", "halo-operator-heartbeats": "kube-node-lease"}
+    ours = {"halo-operator": "halo-system", "halo-receipt-keys": "halo-system"}
+    assert where == ours | {"halo-operator-heartbeats": "kube-node-lease"}
     for role in (*of_kind(objects, "ClusterRole").values(), *roles.values()):
         assert "*" not in str(role["rules"])
 
@@ -131,13 +137,15 @@ def test_only_the_operator_writes_a_status_a_page_of_the_ledger_or_a_recipe() ->
             assert resource != "adapters" or "create" not in verbs, name
 
 
-def test_the_account_is_the_only_subject_but_for_the_catalog() -> None:
+def test_the_account_is_the_only_subject_but_for_the_catalog_and_the_public_keys() -> None:
     objects = render()
     account = {"kind": "ServiceAccount", "name": "halo-operator", "namespace": "halo-system"}
     everyone = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated"}
     bindings = of_kind(objects, "ClusterRoleBinding")
     assert bindings.pop("halo-catalog-view")["subjects"] == [everyone]
-    for binding in (*bindings.values(), *of_kind(objects, "RoleBinding").values()):
+    in_namespaces = of_kind(objects, "RoleBinding")
+    assert in_namespaces.pop("halo-receipt-keys")["subjects"] == [everyone]
+    for binding in (*bindings.values(), *in_namespaces.values()):
         assert binding["subjects"] == [account]
 
 
@@ -148,6 +156,7 @@ def test_watched_namespaces_are_the_only_ones_with_rights() -> None:
         ("team-a", "halo-operator"),
         ("team-b", "halo-operator"),
         ("halo-system", "halo-operator"),
+        ("halo-system", "halo-receipt-keys"),
         ("kube-node-lease", "halo-operator-heartbeats"),
     }
     assert of_kind(objects, "ClusterRoleBinding").keys() == {"halo-operator-cluster", "halo-catalog-view"}
@@ -156,3 +165,12 @@ def test_watched_namespaces_are_the_only_ones_with_rights() -> None:
 def test_people_s_roles_are_optional() -> None:
     roles = of_kind(render({"rbac.aggregate": False, "catalog.readableByAll": False}), "ClusterRole")
     assert roles.keys() == {"halo-operator", "halo-operator-cluster"}
+
+
+def test_a_given_receipt_key_is_read_and_not_written() -> None:
+    objects = render({"receipts.keySecret": "mine", "receipts.keysReadableByAll": False})
+    found = rights(of_kind(objects, "Role")["halo-operator"]["rules"])
+    assert found["", "secrets", "mine"] == "get"
+    assert ("", "secrets", "halo-operator-receipt-key") not in found
+    assert "halo-receipt-keys" not in of_kind(objects, "Role")
+    assert "halo-receipt-keys" not in of_kind(objects, "RoleBinding")
