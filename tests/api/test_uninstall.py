@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from halo_operator.plan.names import HOLD_FINALIZER
 from tests.api import pods
 from tests.api.audit import AuditLog
 from tests.api.kube import OPERATOR_NAMESPACE, Kubectl
@@ -18,13 +19,26 @@ pytestmark = pytest.mark.api
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{OPERATOR_NAMESPACE}/leases/halo-operator"
 
 
-def test_after_the_release_no_pod_is_held_and_no_operator_makes_another(installed_chart: Kubectl, stage: Stage) -> None:
+WORKSPACE = {
+    "apiVersion": "halo.training/v1alpha1",
+    "kind": "Workspace",
+    "metadata": {"name": "workspace", "finalizers": ["team/keep", HOLD_FINALIZER]},
+    "spec": {},
+}
+
+
+def test_after_the_release_nothing_is_held_and_no_operator_makes_another(
+    installed_chart: Kubectl, stage: Stage
+) -> None:
     try:
         with replica(installed_chart) as operator:
             operator.wait_until_leading()
             stage.inspected_dataset()
             pods.run(stage.node, stage.start())
             stage.until_state("Running")
+            # As a run and its Workspace are while something is held.
+            stage.create(WORKSPACE)
+            stage.api.patch(stage.path("trainingjobs", "run"), {"metadata": {"finalizers": [HOLD_FINALIZER]}})
             release(operator)
             stage.create(training_job(stage.base, "late"))
             assert operator.ended() == 1
@@ -36,7 +50,11 @@ def test_after_the_release_no_pod_is_held_and_no_operator_makes_another(installe
             stage.until(lambda: looks_at_the_lease() >= before + 4, "it asked for the lease again and again")
             assert stage.all_pods("late") == []
             assert [p["metadata"].get("finalizers") for p in stage.all_pods("run")] == [None]
+            assert "finalizers" not in stage.run()["metadata"]
+            assert stage.run("workspace", "workspaces")["metadata"]["finalizers"] == ["team/keep"]
     finally:
+        if stage.api.get(stage.path("workspaces", "workspace")):
+            stage.api.patch(stage.path("workspaces", "workspace"), {"metadata": {"finalizers": None}})
         # Those who come next must not wait for it.
         stage.api.delete(LEASE)
 
@@ -50,4 +68,4 @@ def release(operator: OperatorProcess) -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "released 1 pods" in done.stdout
+    assert "released 1 pods, and 2 runs and Workspaces" in done.stdout
