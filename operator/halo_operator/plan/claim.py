@@ -69,6 +69,14 @@ def wanted_of(world: RunWorld) -> Wanted | None:
     )
 
 
+def why_nothing(world: RunWorld) -> str:
+    """Say why nothing is held for a run: it is metered all the same."""
+    gpu, workspace = world.catalog.gpu, world.catalog.workspace.spec
+    if workspace.wallet is not None and gpu is not None and gpu.spec.byo:
+        return f"GpuClass {gpu.name} is the team's own compute, which is metered and not billed"
+    return "the namespace has neither a wallet nor an allocation; the run is metered"
+
+
 def run_ref(meta: Meta) -> RunRef:
     """Return the run as the book names it."""
     return RunRef.model_validate({"kind": meta.kind, "name": meta.name, "uid": meta.uid})
@@ -160,6 +168,7 @@ def ended_of(world: RunWorld) -> Ended:
         used=used_of(status),
         gpu_ms=closed_ms(status.usage),
         outcome=outcome_of(status),
+        held=amount_of(status.hold)[1] if status.hold else None,
         receipt=status.receipt.digest if status.receipt else None,
     )
 

@@ -77,16 +77,10 @@ def waiting(reason: Reason, message: str) -> dict[ConditionType, Fact]:
     return working(Reason.WAITING, message, {T.ACCEPTED: ("Unknown", reason, message)})
 
 
-def reserved(held: str | None) -> dict[ConditionType, Fact]:
-    """The run's budget is held, or there is nothing to hold it on."""
+def reserved(held: str | None, why_not: str = "") -> dict[ConditionType, Fact]:
+    """The run's budget is held, or there is nothing to hold."""
     if held is None:
-        return {
-            T.RESERVED: (
-                "True",
-                Reason.NOTHING_HELD,
-                "the namespace has no wallet or allocation that it could be held on",
-            )
-        }
+        return {T.RESERVED: ("True", Reason.NOTHING_HELD, why_not)}
     return {T.RESERVED: ("True", Reason.BUDGET_HELD, f"{held} are held")}
 
 

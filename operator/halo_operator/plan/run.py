@@ -97,7 +97,7 @@ def admit(world: RunWorld, now: datetime) -> RunPlan:
             Reason.CHECKS_PASSED,
             f"{frozen.dataset.rows if frozen.dataset else 0} rows, {layout.nodes} x {layout.gpus_per_node} {frozen.gpu.type}",
         ),
-        **conditions.reserved(claim.words_of(status.hold) if status.hold else None),
+        **conditions.reserved(claim.words_of(status.hold) if status.hold else None, claim.why_nothing(world)),
     }
     if world.spec.suspend:
         return state(world, status, {**conditions.suspended("suspended before its first checkpoint"), **accepted}, now)
@@ -173,7 +173,11 @@ def follow(world: RunWorld, frozen: Frozen, now: datetime) -> RunPlan:
     status = progress.with_record(status, attempt, *said(world, attempt)) if attempt.pods else status
     status = metered(status, attempt, world.spec.gpu.count)
     status, asked = raised(world, status)
-    return merged(merged(merged(go_on(world, status, frozen, attempt, now), asked), old), kept(world, status))
+    plan = go_on(world, status, frozen, attempt, now)
+    if plan.status is None and (status.hold, status.conditions) != (world.status.hold, world.status.conditions):
+        # Nothing else is to be said, but what is held, or why not, is.
+        plan = replace(plan, status=state(world, status, conditions.abnormal(status.conditions), now).status)
+    return merged(merged(merged(plan, asked), old), kept(world, status))
 
 
 def go_on(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attempt: Attempt, now: datetime) -> RunPlan:
@@ -181,6 +185,7 @@ def go_on(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attempt: A
     if attempt.success:
         return publish(world, status, frozen, attempt, attempt.success, now)
     if is_out_of_budget(status, attempt.number):
+        status = progress.with_checkpoints(status, (p.outcome.checkpoint for p in attempt.pods if p.outcome))
         return at_budget(world, status, frozen, attempt, now)
     if attempt.failure:
         return wind_up(world, status, attempt, attempt.failure, now)
@@ -195,7 +200,9 @@ def go_on(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attempt: A
         still_held = any(not p.ended for p in world.pods if p.attempt != attempt.number)
         if wait > 0 or still_held:
             return Plan(requeue_after=wait if wait > 0 else None)
-        if not attempt.pods and not stopping.can_go_on(world.spec, status):
+        # A raise that comes while the checkpoint is being published comes too late.
+        publishing = any(p.role == "publish" for p in world.pods)
+        if not attempt.pods and (publishing or not stopping.can_go_on(world.spec, status)):
             return at_budget(world, status, frozen, attempt, now)
         return launch(world, status, frozen, now)
     return watch(world, status, attempt, now)
@@ -249,8 +256,9 @@ def doing(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: dat
     running: Facts = {**placed, T.RUNNING: ("True", Reason.TRAINING, f"attempt {attempt.number} is training")}
     record = progress.record_of(status, attempt.number)
     if record and record.reason:
-        done = record.reason == Reason.SUCCEEDED
-        words = f"attempt {attempt.number} has {'trained to the end' if done else f'ended ({record.reason})'}; waiting for its pods to end"
+        done = record.reason in (Reason.SUCCEEDED, Reason.BUDGET_REACHED)
+        how = {Reason.SUCCEEDED: "trained to the end", Reason.BUDGET_REACHED: "trained until its budget was reached"}
+        words = f"attempt {attempt.number} has {how.get(Reason(record.reason), f'ended ({record.reason})')}; waiting for its pods to end"
         facts = conditions.working(Reason.PUBLISHING if done else Reason.RUNNING, words, running)
         return state(world, status, facts, now)
     if is_stopping(world, status, attempt, now):
