@@ -19,18 +19,20 @@ from pydantic import ValidationError
 from halo_api.adapter import AdapterSpec
 from halo_api.base import DNS_NAME
 from halo_api.catalog import BaseModelSpec, GpuClassSpec
-from halo_api.conditions import ConditionType, Reason
+from halo_api.conditions import ConditionType, Reason, condition_of
 from halo_api.dataset import DatasetStatus
 from halo_api.grpo_run import GrpoRunSpec
 from halo_api.grpo_status import GrpoRunStatus
 from halo_api.model_alias import ModelAliasSpec
 from halo_api.workspace import WORKSPACE
+from halo_operator import metrics
 from halo_operator.cluster import Cluster, Conflict, NotFound, Object
 from halo_operator.desk import Desk
 from halo_operator.events import Recorder
 from halo_operator.finalizers import adding, change, removing
 from halo_operator.gather import Gatherer, Unreadable, adapter_entry, criterion_entry, meta_of, read, workspace_entry
-from halo_operator.plan.grpo.plan import is_over, plan_grpo, refuse, wait
+from halo_operator.plan.grpo.plan import RECHECK_SECONDS, close, is_over, plan_grpo, refuse, wait
+from halo_operator.plan.grpo.state import GrpoPlan
 from halo_operator.plan.grpo.world import AliasEntry, GrpoCatalog, GrpoWorld, Prompts, ServingAdapter, Start
 from halo_operator.plan.names import HOLD_FINALIZER
 from halo_operator.plan.refusal import Refusal
@@ -142,16 +144,8 @@ class GrpoRuns:
         body = await self._cluster.get(KIND, key.namespace, key.name)
         if body is None:
             return None
-        meta, status = meta_of(body), GrpoRunStatus.model_validate(body.get("status", {}))
-        try:
-            spec = GrpoRunSpec.model_validate(body["spec"])
-        except ValidationError as error:
-            plan = Plan() if is_over(status) else refuse(meta, status, status, unreadable(error), self._now())
-        else:
-            try:
-                plan = plan_grpo(await self._world(body, meta, spec, status), self._now())
-            except Unreadable as found:
-                plan = wait(meta, status, status, found.refusal, self._now())
+        status = GrpoRunStatus.model_validate(body.get("status", {}))
+        plan = await self._plan(body, meta_of(body), status)
         if plan.finalizer == "add":
             body = await change(self._cluster, body, adding(body, HOLD_FINALIZER))
         if plan.status is not None:
@@ -159,6 +153,9 @@ class GrpoRuns:
                 await self._cluster.write_status(body, plan.status.to_json())
             except NotFound as error:
                 raise Conflict(404, str(error)) from None
+            failed = condition_of(plan.status.conditions, ConditionType.FAILED)
+            if failed and is_over(plan.status) and not is_over(status):
+                metrics.refused(KIND, failed.reason)
         for note in plan.notes:
             self._recorder.record(body, note)
         if plan.ask is not None:
@@ -168,17 +165,27 @@ class GrpoRuns:
                 await change(self._cluster, body, removing(body, HOLD_FINALIZER))
         return plan.requeue_after
 
-    async def _world(self, body: Object, meta: Meta, spec: GrpoRunSpec, status: GrpoRunStatus) -> GrpoWorld:
+    async def _plan(self, body: Object, meta: Meta, status: GrpoRunStatus) -> GrpoPlan:
+        # Before the Workspace is read: what is placed after that was still asked for then.
+        asked = self._desk.seconds(meta.namespace, meta.uid)
         if meta.deleting or is_over(status):
-            world = GrpoWorld(meta, created_at(body), spec, status)
-            if HOLD_FINALIZER not in meta.finalizers:
-                return world
-            book = await self._looks.workspace(meta.namespace)
-            return replace(world, catalog=replace(world.catalog, workspace=book))
+            try:
+                book = await self._looks.workspace(meta.namespace) if HOLD_FINALIZER in meta.finalizers else None
+            except Unreadable:
+                return Plan(requeue_after=RECHECK_SECONDS)
+            held = book.status.holds.get(meta.uid) if book else None
+            return close(meta, status, held, self._now(), asked=asked > 0)
+        try:
+            spec = GrpoRunSpec.model_validate(body["spec"])
+        except ValidationError as error:
+            return refuse(meta, status, status, unreadable(error), self._now())
         # Said before looking: a change between the look and the wish to hear of it would be lost.
         self._waits(Key(KIND, meta.namespace, meta.name), Key("Dataset", meta.namespace, "*"))
-        world = await self._looks.world_of(meta, created_at(body), spec, status)
-        return replace(world, asked_seconds=self._desk.seconds(meta.namespace, meta.uid))
+        try:
+            world = await self._looks.world_of(meta, created_at(body), spec, status)
+        except Unreadable as found:
+            return wait(meta, status, status, found.refusal, self._now())
+        return plan_grpo(replace(world, asked_seconds=asked), self._now())
 
 
 def is_name(text: str) -> bool:
@@ -203,7 +210,8 @@ def start_of(body: Object) -> Start:
     return Start(
         uid=body["metadata"]["uid"],
         created_at=created_at(body),
-        decided=accepted is not None,
+        # Also one that has asked for its hold, and has no status yet.
+        decided=accepted is not None or HOLD_FINALIZER in body["metadata"].get("finalizers", ()),
         limited=accepted is not None and accepted["reason"] == Reason.RATE_LIMITED,
     )
 

@@ -11,7 +11,11 @@ from halo_api.criterion import CriterionSpec, CriterionStatus
 from halo_api.grpo_run import GrpoRunSpec
 from halo_api.model_alias import ModelAliasSpec
 from halo_api.workspace import WorkspaceSpec, WorkspaceStatus
+from halo_operator.plan import money
+from halo_operator.plan.book.place import placed
+from halo_operator.plan.grpo.hold import wanted_of
 from halo_operator.plan.grpo.world import AliasEntry, GrpoCatalog, GrpoWorld, Prompts, Start
+from halo_operator.plan.names import HOLD_FINALIZER
 from halo_operator.plan.world import BaseEntry, CriterionEntry, GpuEntry, Meta, Verdict, WorkspaceEntry
 
 CREATED = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
@@ -65,10 +69,11 @@ def graded(at: datetime) -> CriterionStatus:
     return CriterionStatus.model_validate({"calibration": found | times})
 
 
-def workspace(**changes: Any) -> WorkspaceEntry:
+def workspace(balance: str | None = None, **changes: Any) -> WorkspaceEntry:
+    """A Workspace with a wallet of 1000 USD, of which only `balance` is free if it is given."""
     facts = {"wallet": {"creditUsd": 1000}, "storage": {"claim": "halo-artifacts"}, "autoProvision": True} | changes
-    status = WorkspaceStatus(balance=facts.pop("balance", None))
-    return WorkspaceEntry(True, WorkspaceSpec.model_validate(facts), status)
+    held = money.usd(money.micro(1000) - money.micro(balance)) if balance else None
+    return WorkspaceEntry(True, WorkspaceSpec.model_validate(facts), WorkspaceStatus(held=held))
 
 
 def gpu(name: str = "h100", **changes: Any) -> GpuEntry:
@@ -117,3 +122,14 @@ def world(found: GrpoCatalog | None = None, **changes: Any) -> GrpoWorld:
 def starts(*ages: float, **facts: Any) -> tuple[Start, ...]:
     """Other runs, by how many seconds before this one they were made."""
     return tuple(Start(f"other-{i}", CREATED - timedelta(seconds=age), **facts) for i, age in enumerate(ages))
+
+
+def granted(found: GrpoWorld) -> GrpoWorld:
+    """The same run once it has its finalizer and its Workspace has placed what it asks for."""
+    wanted = wanted_of(found)
+    assert wanted
+    holds = {found.meta.uid: placed(wanted, CREATED)}
+    entry = found.catalog.workspace
+    entry = replace(entry, status=entry.status.model_copy(update={"holds": holds}))
+    meta = replace(found.meta, finalizers=(HOLD_FINALIZER,))
+    return replace(found, meta=meta, catalog=replace(found.catalog, workspace=entry))

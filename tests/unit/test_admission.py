@@ -146,12 +146,16 @@ def grpo(catalog: Object, **changes: Any) -> admission.Decision:
     return asyncio.run(cast(Coroutine[Any, Any, admission.Decision], judge(asked)))
 
 
-def test_a_grpo_run_is_warned_of_what_is_not_used_as_it_was_asked() -> None:
+def test_a_good_grpo_run_is_taken_with_its_quote_what_is_not_used_as_it_was_asked_and_what_it_waits_for() -> None:
     decision = grpo({}, maxSteps=9999)
-    assert decision.refusal
-    assert decision.refusal.reason == Reason.NOT_YET_AVAILABLE
-    assert any("spec.maxSteps: found 9999, used is 5000" in line for line in decision.warnings)
-    assert decision.warnings[0].startswith("quote: ")
+    assert decision.refusal is None
+    quote, *rest = (line for line in decision.warnings if not line.startswith("quote: first checkpoint"))
+    assert quote.startswith("quote: ")
+    assert rest[0].startswith("spec.maxSteps: found 9999, used is 5000")
+    assert rest[1].startswith(
+        "waits: kind: found GrpoRun, all checks of which hold, but this version does not train GrpoRuns yet"
+    )
+    assert len(rest) == 2
 
 
 def test_a_grpo_run_that_waits_is_allowed_and_one_without_money_is_not() -> None:

@@ -71,7 +71,7 @@ CASES = [
     ("a wallet, and a GPU without a price", world, {"entry": WALLET, "gpu_class": priced(prices=[])}, Reason.NO_PRICE),
     ("a wallet, and a GPU of one's own", world, {"entry": WALLET, "gpu_class": priced(prices=[], byo=True)}, None),
     ("a wallet that is too small for the estimate", world, {"entry": workspace(wallet={"creditUsd": 0.1})}, Reason.INSUFFICIENT_FUNDS),
-    ("a wallet that is held already", world, {"entry": workspace({"balance": "0.01"}, wallet={"creditUsd": 1000})}, Reason.INSUFFICIENT_FUNDS),
+    ("a wallet that is held already", world, {"entry": workspace({"held": "999.99"}, wallet={"creditUsd": 1000})}, Reason.INSUFFICIENT_FUNDS),
     ("a wallet that is too small for the budget", world, {"budget": 500, "entry": WALLET, **RLVR}, Reason.INSUFFICIENT_FUNDS),
     ("an allocation that is too small", world, {"budget": 1000.001, "entry": ALLOCATION}, Reason.INSUFFICIENT_FUNDS),
     ("an allocation that is just enough", world, {"budget": 1000, "entry": ALLOCATION}, None),

@@ -15,7 +15,7 @@ from halo_operator.plan.grpo.plan import grpo_answer, plan_grpo
 from halo_operator.plan.grpo.world import GrpoWorld, Prompts, Start
 from tests.refusals import InWorld
 from tests.refusals.world_grpo import ROWS, refusal
-from tests.unit.builders_grpo import CREATED, catalog, gpu, spec, starts, workspace, world
+from tests.unit.builders_grpo import CREATED, catalog, gpu, granted, spec, starts, workspace, world
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.what)
@@ -31,6 +31,7 @@ def test_a_fact_is_refused_and_its_good_counterpart_passes(row: InWorld[GrpoWorl
 def test_a_run_of_which_all_checks_hold_is_not_trained_yet() -> None:
     answer = grpo_answer(world())
     assert (answer.refusal.reason, answer.refusal.code, answer.warnings) == (Reason.NOT_YET_AVAILABLE, 400, ())
+    assert answer.refusal.pending
 
 
 def test_what_is_wrong_for_good_is_said_before_what_is_waited_for() -> None:
@@ -110,13 +111,13 @@ def test_planning_again_writes_nothing(row: InWorld[GrpoWorld]) -> None:
 
 
 def test_the_status_says_what_is_used_and_each_clamp_is_an_event() -> None:
-    plan = plan_grpo(world(maxSteps=9000, groupSize=1), CREATED)
+    plan = plan_grpo(granted(world(maxSteps=9000, groupSize=1)), CREATED)
     assert plan.status is not None
     assert plan.status.frozen is not None
     assert plan.status.frozen.commitment is not None
     assert (plan.status.frozen.max_steps, plan.status.frozen.group_size) == (5000, 2)
     assert plan.status.frozen.commitment.usd == "55"
-    assert [note.reason for note in plan.notes] == ["Clamped", "Clamped", "NotYetAvailable"]
+    assert [note.reason for note in plan.notes] == ["Clamped", "Clamped", "BudgetHeld", "NotYetAvailable"]
 
 
 def test_a_refusal_is_final_and_a_seen_suspend_is_the_only_thing_written() -> None:
@@ -134,7 +135,9 @@ def test_one_that_waits_goes_on_when_the_prompts_are_counted() -> None:
     waits = plan_grpo(world(catalog(traffic=Prompts(None, "not yet"))), CREATED).status
     assert waits is not None
     assert waits.waiting
-    plan = plan_grpo(replace(world(), status=waits, starts=starts(*[0] * 40, decided=True)), CREATED)
+    counted = replace(world(), status=waits, starts=starts(*[0] * 40, decided=True))
+    assert plan_grpo(counted, CREATED).ask
+    plan = plan_grpo(granted(counted), CREATED)
     assert plan.status is not None
-    assert plan.status.waiting is None
-    assert [note.reason for note in plan.notes] == ["NotYetAvailable"]
+    assert plan.status.waiting == grpo_answer(counted).refusal.message
+    assert [note.reason for note in plan.notes] == ["BudgetHeld", "NotYetAvailable"]

@@ -10,7 +10,7 @@ from halo_operator.plan.estimate import estimate
 from halo_operator.plan.grpo.clamp import resolve
 from halo_operator.plan.grpo.estimate import grpo_quote, grpo_workload
 from halo_operator.plan.grpo.plan import grpo_answer, plan_grpo
-from tests.unit.builders_grpo import CREATED, ENVIRONMENT, H100, catalog, gpu, world
+from tests.unit.builders_grpo import CREATED, ENVIRONMENT, H100, catalog, gpu, granted, world
 
 
 def seconds(**changes: Any) -> float:
@@ -71,6 +71,6 @@ def test_there_is_no_quote_while_something_is_not_there(gone: dict[str, Any]) ->
 
 def test_the_status_keeps_it() -> None:
     found = world()
-    plan = plan_grpo(found, CREATED)
+    plan = plan_grpo(granted(found), CREATED)
     assert plan.status
     assert plan.status.estimate == grpo_answer(found).estimate

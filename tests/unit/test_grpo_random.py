@@ -1,4 +1,4 @@
-"""Whatever the schema lets pass of a GrpoRun is refused or waited for, in a status that the schema takes; planning never fails."""
+"""Whatever the schema lets pass of a GrpoRun is refused, held or waited for, in a status that the schema takes; planning never fails."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from datetime import timedelta
 from hypothesis import HealthCheck, given, settings
 
 from halo_api.conditions import Reason, condition_of
+from halo_operator.plan import money
 from halo_operator.plan.grpo.plan import grpo_answer, plan_grpo
 from halo_operator.plan.grpo.world import GrpoWorld
-from tests.unit.builders_grpo import CREATED
+from halo_operator.plan.wishes import Wanted
+from halo_operator.plan.world import Plan
+from tests.unit.builders_grpo import CREATED, granted
 from tests.unit.random_grpo import worlds
 
 EXAMPLES = 300
@@ -21,6 +24,21 @@ def outcome_of(world: GrpoWorld) -> str:
     """Plan the run, hold everything that must be true of what comes of it, and say what did."""
     plan = plan_grpo(world, CREATED)
     answer = grpo_answer(world)
+    if plan.ask:
+        assert answer.refusal.reason == Reason.NOT_YET_AVAILABLE
+        assert plan == Plan(finalizer="add", ask=plan.ask, requeue_after=plan.requeue_after)
+        assert isinstance(plan.ask, Wanted)
+        held = granted(world)
+        later = plan_grpo(held, CREATED)
+        assert later.ask is None
+        assert later.status
+        assert later.status.hold
+        assert later.status.frozen
+        assert later.status.frozen.commitment
+        # What is held is what is said, to the millionth.
+        assert later.status.hold.usd == later.status.frozen.commitment.usd == money.usd(plan.ask.amount)
+        assert later.status.hold.rate == later.status.frozen.commitment.usd_per_gpu_hour
+        return f"held, {outcome_of(held)}"
     assert plan.status is not None
     # What was written is what the schema takes, and is read again as it was.
     stored = type(plan.status).model_validate(plan.status.to_json())
@@ -33,7 +51,7 @@ def outcome_of(world: GrpoWorld) -> str:
     )
     assert Reason(answer.refusal.reason)
     assert len(answer.refusal.message) < 1500
-    assert len(plan.notes) == len(answer.warnings) + 1
+    assert len(plan.notes) == len(answer.warnings) + (2 if plan.status.hold else 1)
     assert plan.first == plan.create == plan.delete == ()
     later = plan_grpo(replace(world, status=stored), CREATED + timedelta(hours=1))
     assert (later.status, later.notes) == (None, ())
@@ -50,4 +68,4 @@ def test_any_run_is_refused_or_waits_and_nothing_is_to_do_the_second_time() -> N
         outcomes[outcome_of(world)] += 1
 
     plans()
-    assert outcomes.keys() >= {"waits", "NotYetAvailable"}, outcomes
+    assert outcomes.keys() >= {"waits", "held, waits"}, outcomes

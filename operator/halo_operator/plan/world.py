@@ -187,18 +187,20 @@ class WorkspaceEntry:
 
     @property
     def free_usd(self) -> Decimal | None:
-        """What the wallet can still hold; None without one."""
+        """What the wallet can still hold; None without one. Not status.balance, which lags behind a credit that was just changed."""
         if self.spec.wallet is None:
             return None
-        return Decimal(self.status.balance or repr(self.spec.wallet.credit_usd))
+        used = Decimal(self.status.held or 0) + Decimal(self.status.spent or 0)
+        return Decimal(repr(self.spec.wallet.credit_usd)) - used
 
     @property
     def free_h100_hours(self) -> Decimal | None:
         """What the shared allocation can still hold; None without one."""
         if self.spec.allocation is None:
             return None
-        used = self.status.allocation
-        return Decimal(used.balance if used else repr(self.spec.allocation.h100_hours))
+        use = self.status.allocation
+        used = Decimal(use.held) + Decimal(use.spent) if use else Decimal(0)
+        return Decimal(repr(self.spec.allocation.h100_hours)) - used
 
 
 @dataclass(frozen=True)

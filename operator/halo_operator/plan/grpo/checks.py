@@ -33,9 +33,10 @@ def fine_tuning_is_on(world: GrpoWorld) -> Refusal | None:
 def starts_keep_their_rate(world: GrpoWorld) -> Refusal | None:
     """So many runs may start a minute, by their creation; what was refused for it does not count.
 
-    One that was looked at before has passed: its place is taken, whatever was made in the same second since.
+    One that was looked at before, or asked for its hold, has passed: its place is taken, whatever was made in the same second since.
     """
-    if condition_of(world.status.conditions, ConditionType.ACCEPTED):
+    held = world.meta.uid in world.catalog.workspace.status.holds
+    if held or world.asked_seconds > 0 or condition_of(world.status.conditions, ConditionType.ACCEPTED):
         return None
     limit = world.catalog.workspace.spec.starts_per_minute
     mine = (world.created_at, world.meta.uid)

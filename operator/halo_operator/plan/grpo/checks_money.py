@@ -76,8 +76,9 @@ def gpu_has_a_price(world: GrpoWorld) -> Refusal | None:
 
 
 def there_is_a_wallet(world: GrpoWorld) -> Refusal | None:
-    """Both budgets are held on it."""
-    if world.catalog.workspace.free_usd is not None:
+    """Both budgets are held on it; what is held stays held, also when the wallet is taken away."""
+    workspace = world.catalog.workspace
+    if workspace.free_usd is not None or world.meta.uid in workspace.status.holds:
         return None
     return Refusal(
         Reason.NO_WALLET,
@@ -98,4 +99,17 @@ def wallet_covers_it(world: GrpoWorld) -> Refusal | None:
         f"spec.gpuHourBudget: found {money.usd(found.gpu)} USD of GPU time{ceiling} and spec.rewardBudgetUsd {money.usd(found.reward)} USD, "
         f"in all {money.usd(found.total)} USD, but the wallet has {money.plain(free)} USD free; lower a budget, or top up the wallet",
         code=402,
+    )
+
+
+def workspace_stays(world: GrpoWorld) -> Refusal | None:
+    """A Workspace that is being deleted waits for its holds, and takes no new ones."""
+    workspace = world.catalog.workspace
+    if not workspace.deleting or world.meta.uid in workspace.status.holds:
+        return None
+    return Refusal(
+        Reason.HOLD_PENDING,
+        f"metadata.namespace: found {world.meta.namespace}, whose Workspace is being deleted and holds nothing new; "
+        "wait until it is gone, or make another one",
+        pending=True,
     )

@@ -6,11 +6,12 @@ from dataclasses import replace
 from datetime import datetime
 
 from halo_api.catalog import Price
-from halo_api.conditions import ConditionType, Reason, condition_of, is_true
+from halo_api.conditions import ConditionType, Reason, condition_of
+from halo_api.grpo_status import GrpoRunStatus
 from halo_api.ledger import Rate
 from halo_api.workspace import WorkspaceHold
 from halo_operator.plan import conditions, money
-from halo_operator.plan.claim import EPOCH, rate_terms, run_ref
+from halo_operator.plan.claim import rate_terms, run_ref
 from halo_operator.plan.grpo.clamp import resolve
 from halo_operator.plan.grpo.commitment import committed, rates
 from halo_operator.plan.grpo.estimate import grpo_quote
@@ -20,7 +21,7 @@ from halo_operator.plan.money_moves import SLOW_HOLD_SECONDS
 from halo_operator.plan.moves import RECHECK_SECONDS
 from halo_operator.plan.names import HOLD_FINALIZER
 from halo_operator.plan.wishes import Ended, Wanted
-from halo_operator.plan.world import GpuEntry, Note, Plan
+from halo_operator.plan.world import GpuEntry, Meta, Note, Plan
 
 T = ConditionType
 # Provisioning, and the user's own compute, are of no class until they are there.
@@ -33,13 +34,17 @@ def held_for(world: GrpoWorld) -> WorkspaceHold | None:
 
 
 def on_its_terms(world: GrpoWorld) -> GrpoWorld:
-    """Return the world with the rate that the run's hold froze: prices may have changed since it was placed."""
+    """Return the world with the price and weight that the run's hold froze: they may have changed since it was placed."""
     hold = held_for(world)
     if hold is None or hold.rate.usd_per_hour is None:
         return world
     rate = hold.rate
     facts = {"region": rate.region, "usdPerHour": float(rate.usd_per_hour or 0), "markup": float(rate.markup or 1)}
-    update = {"prices": [Price.model_validate(facts)], "byo": False}
+    update = {
+        "prices": [Price.model_validate(facts)],
+        "byo": False,
+        "h100_equivalent": float(rate.h100_equivalent),
+    }
     found = [
         GpuEntry(gpu.name, gpu.spec.model_copy(update=update))
         for gpu in world.catalog.gpus
@@ -57,7 +62,7 @@ def wanted_of(world: GrpoWorld) -> Wanted | None:
     usd = quote.usd if quote else None
     return Wanted(
         run=run_ref(world.meta),
-        created_at=world.meta.created_at or EPOCH,
+        created_at=world.created_at,
         unit="USD",
         amount=found.total,
         rate=rate_of(world),
@@ -94,14 +99,14 @@ def reserve(world: GrpoWorld, wanted: Wanted, now: datetime) -> GrpoPlan:
     return replace(plan, finalizer=mark.finalizer, ask=wanted, requeue_after=RECHECK_SECONDS)
 
 
-def settle(world: GrpoWorld) -> GrpoPlan:
-    """Have the hold of a run that is over, or goes, released; once none is open, the run may go."""
-    if HOLD_FINALIZER not in world.meta.finalizers:
-        return Plan()
-    if held_for(world) is None:
-        return Plan(finalizer="remove")
-    over = is_true(world.status.conditions, T.FAILED) or is_true(world.status.conditions, T.COMPLETE)
-    failed = condition_of(world.status.conditions, T.FAILED)
-    outcome = failed.reason if over and failed and failed.status == "True" else Reason.CANCELLED
+def settle(meta: Meta, status: GrpoRunStatus, held: WorkspaceHold | None, *, asked: bool) -> GrpoPlan:
+    """Have the hold of a run that is over, or goes, released; once none is open, the run may go.
+
+    What was asked and is not decided is taken back first: it would be held for a run that lets go of nothing any more.
+    """
+    if held is None and not asked:
+        return Plan(finalizer="remove") if HOLD_FINALIZER in meta.finalizers else Plan()
+    failed = condition_of(status.conditions, T.FAILED)
+    outcome = failed.reason if failed and failed.status == "True" else Reason.CANCELLED
     # Nothing has run: no version trains GrpoRuns yet.
-    return Plan(ask=Ended(run_ref(world.meta), 0, 0, outcome, judge_micro_usd=0), requeue_after=RECHECK_SECONDS)
+    return Plan(ask=Ended(run_ref(meta), 0, 0, outcome, judge_micro_usd=0), requeue_after=RECHECK_SECONDS)

@@ -14,8 +14,9 @@ from datetime import datetime
 from halo_api.conditions import ConditionType, Reason, is_true
 from halo_api.estimate import Estimate
 from halo_api.grpo_status import FrozenGrpo, GrpoRunStatus
-from halo_operator.plan import conditions
-from halo_operator.plan.claim import as_held, words_of
+from halo_api.workspace import WorkspaceHold
+from halo_operator.plan import conditions, money
+from halo_operator.plan.claim import amount_of, as_held, words_of
 from halo_operator.plan.grpo import checks, checks_judges, checks_money, checks_prompts
 from halo_operator.plan.grpo.checks import Check
 from halo_operator.plan.grpo.clamp import resolve, warnings
@@ -53,6 +54,7 @@ ADMISSION: tuple[Check, ...] = (
     checks_money.gpu_has_a_price,
     checks_money.there_is_a_wallet,
     checks_money.wallet_covers_it,
+    checks_money.workspace_stays,
     checks_prompts.tasks_are_enough,
     checks_prompts.candidates_are_enough,
     checks_prompts.traffic_is_enough,
@@ -94,21 +96,18 @@ def training_is_available() -> Refusal:
 
 def plan_grpo(world: GrpoWorld, now: datetime) -> GrpoPlan:
     """Return what to do next. Planning again on what that leads to changes nothing."""
-    if world.meta.deleting:
-        return settle(world)
-    if is_over(world.status):
-        # Only suspend can still change; that it was seen tells GitOps tools that there is nothing to wait for.
-        seen = state(world.meta, world.status, world.status, conditions.abnormal(world.status.conditions), now)
-        settling = settle(world)
-        return replace(seen, ask=settling.ask, finalizer=settling.finalizer, requeue_after=settling.requeue_after)
+    if world.meta.deleting or is_over(world.status):
+        return close(world.meta, world.status, held_for(world), now, asked=world.asked_seconds > 0)
     world = on_its_terms(world)
     answer = grpo_answer(world)
     wanted, held = wanted_of(world), held_for(world)
     if wanted and held is None and answer.refusal.reason == Reason.NOT_YET_AVAILABLE:
         return reserve(world, wanted, now)
     hold = as_held(world.meta.uid, held) if held else None
-    facts = {"frozen": answer.frozen, "estimate": answer.estimate, "hold": hold, "waiting": None}
-    status = world.status.model_copy(update=facts)
+    status = world.status.model_copy(update={"hold": hold, "waiting": None})
+    if hold is None or hold != world.status.hold:
+        # Frozen with the hold: neither prices nor another version of the clamps change it after.
+        status = status.model_copy(update={"frozen": answer.frozen, "estimate": answer.estimate})
     refusal = answer.refusal
     if refusal.pending:
         plan = wait(world.meta, world.status, status, refusal, now)
@@ -119,6 +118,16 @@ def plan_grpo(world: GrpoWorld, now: datetime) -> GrpoPlan:
         plan = replace(plan, notes=(Note("Normal", Reason.BUDGET_HELD, words), *plan.notes))
     clamped = () if world.status.frozen else tuple(Note("Warning", CLAMPED, words) for words in answer.warnings)
     return replace(plan, notes=clamped + plan.notes)
+
+
+def close(meta: Meta, status: GrpoRunStatus, held: WorkspaceHold | None, now: datetime, *, asked: bool) -> GrpoPlan:
+    """Return what is left to do for a run that is over, or goes; nothing of it hangs on the spec."""
+    settling = settle(meta, status, held, asked=asked)
+    if meta.deleting:
+        return settling
+    # Only suspend can still change; that it was seen tells GitOps tools that there is nothing to wait for.
+    seen = state(meta, status, status, conditions.abnormal(status.conditions), now)
+    return replace(settling, status=seen.status)
 
 
 def wait(meta: Meta, old: GrpoRunStatus, status: GrpoRunStatus, refusal: Refusal, now: datetime) -> GrpoPlan:
@@ -134,6 +143,9 @@ def wait(meta: Meta, old: GrpoRunStatus, status: GrpoRunStatus, refusal: Refusal
 def refuse(meta: Meta, old: GrpoRunStatus, status: GrpoRunStatus, refusal: Refusal, now: datetime) -> GrpoPlan:
     """Say that the run can never be right."""
     facts = conditions.refused(refusal.reason, refusal.message)
+    if status.hold:
+        released = f"0 of {words_of(status.hold)} are charged, {money.usd(amount_of(status.hold)[1])} released"
+        facts = facts | conditions.settled(released)
     return state(meta, old, status, facts, now, Note("Warning", refusal.reason, refusal.message))
 
 
