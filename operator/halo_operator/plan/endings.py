@@ -9,7 +9,7 @@ from halo_api.conditions import ConditionType, Reason
 from halo_api.report import Outcome
 from halo_api.run_status import AdapterRef, Frozen
 from halo_api.training_job import TrainingJobStatus
-from halo_operator.plan import conditions, progress
+from halo_operator.plan import conditions, progress, stopping
 from halo_operator.plan import pods as children
 from halo_operator.plan.adapter import adapter
 from halo_operator.plan.attempts import Attempt, attempt_of
@@ -112,6 +112,9 @@ def relaunch_or_fail(
     corrupt = outcome.reason == Reason.CHECKPOINT_CORRUPT and bool(status.checkpoints)
     if not outcome.retriable and not corrupt:
         return over(world, status, attempt, outcome.reason, outcome.message, now)
+    if not stopping.can_go_on(world.spec, recorded(world, status, attempt, outcome.reason, outcome.message, now)):
+        status = progress.without_last_checkpoint(status) if corrupt else status
+        return out_of_budget(world, status, attempt, outcome.message, now)
     failures = (status.failures or 0) + 1
     if failures > world.spec.backoff_limit:
         words = f"{failures} attempts failed, spec.backoffLimit allows {world.spec.backoff_limit} relaunches; the last: {outcome.reason}: {outcome.message}"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from halo_api.conditions import ConditionType, Reason, condition_of, is_true
+from halo_api.run_status import Usage
 from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan import claim, conditions, money, progress
 from halo_operator.plan.attempts import Attempt, attempt_of
@@ -91,6 +92,9 @@ def settle(world: RunWorld) -> RunPlan:
     """Have the hold of a run that is over become its charge; once no hold is open, the run may go."""
     there = HOLD_FINALIZER in world.meta.finalizers
     if claim.held_for(world) is None:
+        # What it asked for may be placed at this moment; its end, asked instead, is decided after that.
+        if world.asked_seconds > 0:
+            return Plan(ask=claim.ended_of(world), requeue_after=RECHECK_SECONDS)
         return Plan(finalizer="remove") if there else Plan()
     # An uninstall took the finalizer off; the hold is settled all the same.
     return Plan(ask=claim.ended_of(world), requeue_after=RECHECK_SECONDS)
@@ -109,9 +113,10 @@ def charged_words(status: TrainingJobStatus) -> str | None:
 def concluded(status: TrainingJobStatus) -> TrainingJobStatus:
     """Return the status of a run that is over with what its hold comes to."""
     found = claim.settlement_of(status)
-    if found is None or status.usage is None:
+    if found is None:
         return status
-    return status.model_copy(update={"usage": status.usage.model_copy(update={"settlement": found})})
+    usage = status.usage or Usage(h100_hours="0")
+    return status.model_copy(update={"usage": usage.model_copy(update={"settlement": found})})
 
 
 def leave(world: RunWorld, now: datetime) -> RunPlan:

@@ -31,5 +31,7 @@ class Ended:
     used: int
     gpu_ms: int
     outcome: str
+    # What it was stopped at, where it knows: a raise that is placed as it ends comes too late, and is released.
+    held: int | None = None
     judge_micro_usd: int | None = None
     receipt: str | None = None

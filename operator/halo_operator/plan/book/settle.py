@@ -50,7 +50,8 @@ def settle(book: Book, ended: tuple[Ended, ...], runs: frozenset[str] | None, no
 
 def enter(book: Book, hold: WorkspaceHold, end: Ended, now: datetime) -> None:
     """Write the entry, raise what is spent, and close the hold; what was used above it is reported and never charged."""
-    charge = min(end.used, money.micro(hold.amount))
+    held = money.micro(hold.amount) if end.held is None else min(end.held, money.micro(hold.amount))
+    charge = min(end.used, held)
     book.entries += 1
     book.settled.append(
         LedgerEntry(
@@ -59,7 +60,7 @@ def enter(book: Book, hold: WorkspaceHold, end: Ended, now: datetime) -> None:
             unit=hold.unit,
             rate=hold.rate,
             quoted=hold.quoted,
-            held=hold.amount,
+            held=money.usd(held),
             used=money.usd(end.used),
             charged=money.usd(charge),
             overrun=money.usd(end.used - charge),
