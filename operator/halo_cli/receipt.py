@@ -67,7 +67,7 @@ class Target:
             raise CliError(f"{where}: no such folder")
         else:
             self.body = adapter(kubectl, where)
-            text = self.body["metadata"].get("annotations", {}).get(RECEIPT_ANNOTATION)
+            text = (self.body["metadata"].get("annotations") or {}).get(RECEIPT_ANNOTATION)
             if text is None:
                 raise CliError(f"Adapter {where} has no receipt: it was imported, or published without one")
             self.text = text.encode()
@@ -86,9 +86,9 @@ class Target:
     @property
     def rehashed(self) -> tuple[str, str]:
         """What the operator found when it hashed the files of an Adapter again: True, False or Unknown, and why."""
-        conditions = self.body.get("status", {}).get("conditions", [])
+        conditions = (self.body.get("status") or {}).get("conditions") or []
         said = next((c for c in conditions if c["type"] == "Verified"), None)
-        return (said["status"], said["message"]) if said else ("Unknown", "they were not hashed again yet")
+        return (said["status"], said["message"]) if said else ("Unknown", "nobody has hashed them again yet")
 
 
 def show(kubectl: Kubectl, where: str, receipt: str | None, as_json: bool, say: Callable[[str], None]) -> int:
@@ -136,7 +136,9 @@ def verdict(kubectl: Kubectl, asked: Asked, say: Callable[[str], None]) -> int:
         if said == "False":
             findings = [Finding(Problem.UNVERIFIED, "files", f"the operator hashed them again: {why}")]
         elif said != "True":
-            raise CliError(f"the receipt is right, but of the files {why}; pull the adapter and verify its folder")
+            raise CliError(
+                f"the receipt is right, but its files are not verified: {why}; pull the adapter and verify its folder"
+            )
     for finding in findings:
         say(f"NOT VERIFIED  {finding}")
     if findings:
@@ -241,7 +243,9 @@ def keys_of_cluster(kubectl: Kubectl, system: str) -> Mapping[str, Verifier]:
         raise CliError(
             f"there is no ConfigMap {KEYS_CONFIG_MAP} in namespace {system}; name the operator's with --system-namespace, or a key with --key"
         ) from None
-    return dict(verifier_of(pem, f"ConfigMap {KEYS_CONFIG_MAP}, {name}") for name, pem in body.get("data", {}).items())
+    return dict(
+        verifier_of(pem, f"ConfigMap {KEYS_CONFIG_MAP}, {name}") for name, pem in (body.get("data") or {}).items()
+    )
 
 
 def verifier_of(pem: str, where: str) -> tuple[str, Verifier]:

@@ -144,7 +144,7 @@ class ReceiptKeys:
         for _ in range(TRIES):
             secret = await self._cluster.get("Secret", self._namespace, SECRET)
             has_key = secret is not None and KEY_FILE in (secret.get("data") or {})
-            asked = secret is not None and ROTATE_ANNOTATION in secret["metadata"].get("annotations", {})
+            asked = secret is not None and ROTATE_ANNOTATION in (secret["metadata"].get("annotations") or {})
             if secret is not None and has_key and not asked:
                 return signer_in(secret)
             if secret is not None and has_key:

@@ -159,7 +159,7 @@ OWN = sign(statement(), KEY)
             1,
             "files: Unverified: the operator hashed them again: adapter_model.safetensors differs",
         ),
-        (published(OWN, None), 2, "not hashed again yet; pull the adapter"),
+        (published(OWN, None), 2, "nobody has hashed them again yet; pull the adapter"),
         (published(sign(statement(1, "other", "uid-2"), KEY)), 1, "receipt: OtherAdapter: it is of team/other"),
         (published(OWN, digest="sha256:" + "0" * 64), 1, "spec.receipt.digest: OtherAdapter"),
         (published(sign(statement(), OTHER_KEY)), 1, "UnknownKey"),
