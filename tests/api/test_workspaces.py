@@ -188,6 +188,9 @@ async def test_a_namespace_that_goes_keeps_neither_its_workspace_nor_a_page(
         await at.until_answered(run)
         at.kubectl("delete", "namespace", at.namespace, "--wait=false")
         await at.until(lambda: at.api.get(at.path("trainingjobs", "run")) is None, "the run is gone")
+        deleted = lambda: "deletionTimestamp" in (at.workspace() or {"metadata": "deletionTimestamp"})["metadata"]  # noqa: E731
+        await at.until(deleted, "the Workspace is being deleted")
+        # As the watch tells of the one and of the other.
         at.workspaces.gone(at.namespace, run.uid)
         await at.until(lambda: at.workspace() is None, "the Workspace is gone")
         await at.until(lambda: at.api.get(f"/api/v1/namespaces/{at.namespace}") is None, "the namespace is gone")
