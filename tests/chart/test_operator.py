@@ -40,6 +40,7 @@ def test_the_operator_reads_every_setting_of_the_chart() -> None:
         "workers": 3,
         "log.format": "text",
         "watchNamespaces": ["team-a", "team-b"],
+        "receipts.keySecret": "mine",
     }
     assert load(environment(values)) == Settings(
         namespace=NAMESPACE,
@@ -53,6 +54,7 @@ def test_the_operator_reads_every_setting_of_the_chart() -> None:
         log_format="text",
         watch_namespaces=("team-a", "team-b"),
         webhook_configuration="halo-operator",
+        receipt_key_secret="mine",
     )
 
 
