@@ -9,9 +9,13 @@ from contextlib import suppress
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from halo_api.conditions import ConditionType, Reason, condition_of
+from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_api.workspace import WorkspaceStatus
 from halo_operator.plan import money
 from halo_operator.plan.book.world import BookPlan, BookWorld
+from halo_operator.plan.claim import outcome_of
+from halo_operator.plan.stopping import overrun_seconds
 from halo_operator.queue import Key, WorkQueue
 
 RECONCILES = Counter("controller_runtime_reconcile", "Reconciles", ["controller", "result"])
@@ -21,6 +25,7 @@ ADMISSIONS = Counter("halo_admission_reviews", "Reviews that the webhook was ask
 ADMISSION_SECONDS = Histogram("halo_admission_review_seconds", "Seconds until the webhook answered")
 LEADER = Gauge("leader_election_master_status", "1 while this replica leads", ["name"])
 
+T = ConditionType
 OF_A_BOOK = ["namespace", "unit"]
 BOOK = {
     "credit": Gauge("halo_workspace_credit", "All that was ever paid in or granted", OF_A_BOOK),
@@ -82,6 +87,15 @@ def booked(world: BookWorld, plan: BookPlan) -> None:
     for end in plan.charged:
         if hold := world.status.holds.get(end.run.uid):
             CHARGED.labels(hold.unit).inc(min(end.used, money.micro(hold.amount)) / money.MICRO)
+
+
+def ended(kind: str, spec: TrainingJobSpec, status: TrainingJobStatus) -> None:
+    """Count how a run ended: refused, or stopped at its budget."""
+    ready, failed = condition_of(status.conditions, T.READY), condition_of(status.conditions, T.FAILED)
+    if ready and failed and ready.reason == Reason.REFUSED:
+        refused(kind, failed.reason)
+    elif outcome_of(status) in (Reason.BUDGET_REACHED, Reason.BUDGET_BEFORE_FIRST_CHECKPOINT):
+        stopped_at_budget(overrun_seconds(spec, status))
 
 
 def refused(kind: str, reason: str) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from halo_api.catalog import BaseModelSpec
-from halo_api.conditions import ConditionType, Reason, condition_of
 from halo_api.dataset import DatasetSpec, DatasetStatus
 from halo_api.run_file import CA_ANNOTATION, DEADLINE_ANNOTATION
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
@@ -26,13 +25,14 @@ from halo_operator.events import Recorder
 from halo_operator.finalizers import adding, change, removing
 from halo_operator.gather import Gatherer, Unreadable, adapter_entry, meta_of, read, workspace_entry
 from halo_operator.grpo import GrpoRuns
+from halo_operator.last_signs import views_of
 from halo_operator.plan import names
-from halo_operator.plan.claim import outcome_of, raise_of
+from halo_operator.plan.claim import raise_of
 from halo_operator.plan.dataset import plan_dataset, rejected
 from halo_operator.plan.moves import clear
-from halo_operator.plan.pod_view import all_of, heartbeat_of
+from halo_operator.plan.pod_view import all_of
 from halo_operator.plan.run import is_terminal, not_made, plan_run, turned_away
-from halo_operator.plan.stopping import deadlines_of, overrun_seconds
+from halo_operator.plan.stopping import deadlines_of
 from halo_operator.plan.world import (
     AdapterEntry,
     Catalog,
@@ -42,7 +42,6 @@ from halo_operator.plan.world import (
     Note,
     Plan,
     PodRef,
-    PodView,
     RunWorld,
     WorkspaceEntry,
 )
@@ -141,7 +140,7 @@ class Reconciler:
             # Pods of a run that goes must be let go of, whatever its spec says.
             return await (self._clear_orphans(key, pods) if meta.deleting else self._unreadable(body, error))
         status = TrainingJobStatus.model_validate(body.get("status", {}))
-        views = await self._views(pods, meta.uid)
+        views = await views_of(self._cluster, self._reports, pods, self._now())
         over = meta.deleting or is_terminal(status)
         fresh = status.frozen is None and not over
         asked = self._desk.seconds(key.namespace, meta.uid)
@@ -165,7 +164,7 @@ class Reconciler:
         if fresh and stored.frozen:
             self._waits_no_more(key, spec)
         if is_terminal(stored) and not is_terminal(status):
-            count(key.kind, spec, stored)
+            metrics.ended(key.kind, spec, stored)
         if meta.deleting:
             self._reports.close(meta.uid)
         else:
@@ -174,28 +173,6 @@ class Reconciler:
         if is_terminal(stored) and not views:
             self._reports.forget(meta.uid)
         return plan.requeue_after
-
-    async def _views(self, pods: list[Object], uid: str) -> tuple[PodView, ...]:
-        """Return the pods' facts; for those on a lost node, the last that anybody heard of it."""
-        now = self._now()
-        views = all_of(pods, now)
-        lost = [view for view in views if view.lost and view.metered]
-        if not lost:
-            return views
-        signs = {}
-        for view in lost:
-            # Nobody's lease, or no right to read it: what the pod's own status shows is taken then.
-            lease = await self._heartbeat(view.node) if view.node else None
-            heard = [heartbeat_of(lease, view) if lease else None, self._reports.heard(uid, view.attempt)]
-            if known := [time for time in heard if time]:
-                signs[view.ref.uid] = max(known)
-        return all_of(pods, now, signs)
-
-    async def _heartbeat(self, node: str) -> Object | None:
-        try:
-            return await self._cluster.get("Lease", "kube-node-lease", node)
-        except Rejected:
-            return None
 
     async def _workspace(self, namespace: str) -> WorkspaceEntry:
         body = await self._gatherer.get(Key("Workspace", namespace, WORKSPACE))
@@ -358,16 +335,6 @@ class Reconciler:
             if error.status == 422:  # a failed test: the pod changed, and its event brings us back
                 raise Conflict(409, str(error)) from None
             raise
-
-
-def count(kind: str, spec: TrainingJobSpec, status: TrainingJobStatus) -> None:
-    """Count how a run ended, for those who look at many."""
-    ready = condition_of(status.conditions, ConditionType.READY)
-    failed = condition_of(status.conditions, ConditionType.FAILED)
-    if ready and failed and ready.reason == Reason.REFUSED:
-        metrics.refused(kind, failed.reason)
-    elif outcome_of(status) in (Reason.BUDGET_REACHED, Reason.BUDGET_BEFORE_FIRST_CHECKPOINT):
-        metrics.stopped_at_budget(overrun_seconds(spec, status))
 
 
 def readable(bases: list[Object]) -> dict[str, BaseModelSpec]:

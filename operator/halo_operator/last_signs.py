@@ -1,0 +1,34 @@
+"""Looks up the last sign of life of pods whose node tells no more of them: metering ends there."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from halo_operator.cluster import Cluster, Object, Rejected
+from halo_operator.plan.pod_view import all_of, heartbeat_of
+from halo_operator.plan.world import PodView
+from halo_operator.reports import Reports
+
+HEARTBEATS = "kube-node-lease"
+
+
+async def views_of(cluster: Cluster, reports: Reports, pods: list[Object], now: datetime) -> tuple[PodView, ...]:
+    """Return the pods' facts; one on a lost node ended with its last report or the node's last heartbeat, whichever is later."""
+    views = all_of(pods, now)
+    signs = {}
+    for view in views:
+        if not (view.lost and view.metered):
+            continue
+        # No lease, or no right to read it: what the pod's own status shows is taken then.
+        lease = await _heartbeat(cluster, view.node) if view.node else None
+        heard = [heartbeat_of(lease, view) if lease else None, reports.heard(view.run_uid or "", view.attempt)]
+        if known := [time for time in heard if time]:
+            signs[view.ref.uid] = max(known)
+    return all_of(pods, now, signs) if signs else views
+
+
+async def _heartbeat(cluster: Cluster, node: str) -> Object | None:
+    try:
+        return await cluster.get("Lease", HEARTBEATS, node)
+    except Rejected:
+        return None
