@@ -99,6 +99,10 @@ class GrpoScene:
     def status(self, name: str) -> Object:
         return dict(self.api.request("GET", self.path("GrpoRun", name)).get("status", {}))
 
+    def book(self) -> Object:
+        """The Workspace's status."""
+        return dict(self.api.request("GET", self.path("Workspace", "workspace")).get("status", {}))
+
     def condition(self, name: str, type_: str) -> Object:
         found = self.status(name).get("conditions", [])
         return next((c for c in found if c["type"] == type_), {"status": "", "reason": "", "message": ""})

@@ -79,24 +79,60 @@ def test_the_defaults_are_resolved_in_the_status_and_the_commitment_is_exact(sce
     }  # fmt: skip
 
 
-def test_a_good_run_is_refused_for_what_is_not_built_yet_and_gitops_tools_read_it_as_failed(scene: GrpoScene) -> None:
+def test_a_good_run_is_held_and_waits_and_goes_with_its_hold(alone_in_it: GrpoScene) -> None:
+    scene = alone_in_it
     scene.start("good", autoAdopt=ADOPT | {"gpuType": scene.gpu, "region": "eu-west"}, promptTag=None)
     found = scene.settled("good")
-    assert (found["status"], found["reason"]) == ("False", "NotYetAvailable")
-    status = scene.status("good")
+    assert (found["status"], found["reason"]) == ("Unknown", "NotYetAvailable")
+    run = scene.api.request("GET", scene.path("GrpoRun", "good"))
+    status, uid = run["status"], run["metadata"]["uid"]
     is_ = {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
-    assert is_["Ready"] == ("False", "Refused")
-    assert is_["Failed"] == ("True", "NotYetAvailable")
-    assert is_["Stalled"] == ("True", "NotYetAvailable")
-    assert "Reconciling" not in is_
+    assert is_["Reserved"] == ("True", "BudgetHeld")
+    assert is_["Ready"] == ("False", "Waiting")
+    assert is_["Reconciling"] == ("True", "NotYetAvailable")
+    assert is_["Failed"][0] == "False"
+    assert "Stalled" not in is_
     assert status["observedGeneration"] == 1
+    assert "does not train GrpoRuns yet" in status["waiting"]
+    # All that it may cost is held, at the rate of that moment, and both objects say the same.
+    book = scene.book()
+    assert (book["held"], book["balance"], book["spent"]) == ("55", "945", "0")
+    assert book["holds"].keys() == {uid}
+    assert book["holds"][uid]["amount"] == status["hold"]["usd"] == status["frozen"]["commitment"]["usd"] == "55"
+    assert (status["hold"]["rate"], book["holds"][uid]["rate"]["region"]) == ("3", "eu-west")
+    assert run["metadata"]["finalizers"] == ["halo.training/hold"]
     row = scene.kubectl("get", "grpo", "good").splitlines()
     columns = ["NAME", "MODEL", "REWARD", "STATE", "STEP", "REWARD$", "GPU-H", "VERDICT", "ADAPTER", "AGE"]
     assert row[0].split() == columns
-    assert row[1].split()[:4] == ["good", scene.base, "single", "Refused"]
+    assert row[1].split()[:4] == ["good", scene.base, "single", "Waiting"]
     scene.kubectl("patch", "grpo", "good", "--type=merge", "-p", '{"spec": {"suspend": true}}')
     eventually(lambda: scene.status("good")["observedGeneration"] == 2, "the change is seen")
-    assert scene.condition("good", "Failed")["reason"] == "NotYetAvailable"
+    scene.kubectl("delete", "grpo", "good", "--timeout=20s")
+    book = scene.book()
+    assert (book["held"], book["balance"], book["spent"], book.get("holds", {})) == ("0", "1000", "0", {})
+    (entry,) = book["settled"]
+    assert (entry["run"]["uid"], entry["held"], entry["charged"], entry["outcome"]) == (uid, "55", "0", "Cancelled")
+
+
+def test_one_that_is_refused_while_it_waits_is_charged_nothing_and_lets_go(alone_in_it: GrpoScene) -> None:
+    scene = alone_in_it
+    scene.start("drifts")
+    scene.until("drifts", "NotYetAvailable")
+    # What it was held at is what it is held at.
+    scene.api.patch(f"{GROUP}/gpuclasses/{scene.gpu}", {"spec": {"prices": []}})
+    scene.says("Criterion", "helpful", Calibrated="True", Drifted="True")
+    scene.api.patch(scene.path("Dataset", "log"), {"metadata": {"annotations": {"look": "again"}}})
+    scene.until("drifts", "CriterionDrifted")
+    assert scene.condition("drifts", "Failed")["status"] == "True"
+    reserved = scene.condition("drifts", "Reserved")
+    assert (reserved["reason"], reserved["message"]) == ("Settled", "0 of 55 USD are charged, 55 released")
+    assert scene.status("drifts")["frozen"]["commitment"]["usdPerGpuHour"] == "3"
+    eventually(lambda: scene.book().get("held") == "0", "the hold is released")
+    (entry,) = scene.book()["settled"]
+    assert (entry["charged"], entry["outcome"]) == ("0", "CriterionDrifted")
+    eventually(
+        lambda: not scene.api.request("GET", scene.path("GrpoRun", "drifts"))["metadata"].get("finalizers"), "let go"
+    )
 
 
 AGENTIC = {"environment": TOOLS, "reward": {"mode": "single", "criterionId": "solved"}}
@@ -110,7 +146,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "no-alias": ({"autoAdopt": {"aliasName": "No Such/alias", "gpuType": "x", "region": "y"}}, "AliasMissing", "found 'No Such/alias'"),
     "unknown-gpu": ({"platformGpu": {"gpuType": "h1000", "region": "eu-west"}}, "UnknownGpuClass", "found 'h1000'"),
     "no-price": ({"platformGpu": {"region": "mars"}}, "NoPrice", "found 'mars'"),
-    "too-dear": ({"gpuHourBudget": 1000}, "InsufficientFunds", "in all 3025 USD, but the wallet has 1000 USD free"),
+    "too-dear": ({"gpuHourBudget": 1000}, "InsufficientFunds", "in all 3025 USD, but the wallet has "),
     "too-few-prompts": ({"promptTag": "support"}, "NotEnoughPrompts", "found 119 logged prompts with tag 'support', and 120 are needed"),
     "too-few-tasks": ({**AGENTIC, "tasksInline": [{"goal": [None, 1]}] * 12, "promptCount": 10}, "NotEnoughPrompts", "found 12 tasks, and 13 are needed"),
     "too-much-in-line": ({**AGENTIC, "tasksInline": [{"goal": ["x" * 7000]}] * 15, "promptCount": 10}, "InvalidSpec", "spec.tasksFrom"),
@@ -146,12 +182,14 @@ def test_the_namespace_decides_too(alone_in_it: GrpoScene) -> None:
     scene.change("Workspace", "workspace", autoProvision=False)
     scene.start("provisioned", platformGpu=None, autoProvision=True)
     assert scene.settled("provisioned")["reason"] == "ProvisioningNotConfigured"
+    scene.change("Workspace", "workspace", wallet={"creditUsd": 80})
     scene.start("own", platformGpu=None)
     # Its GPU hours are not billed, its judges are.
     assert scene.settled("own")["reason"] == "NotYetAvailable"
     assert scene.status("own")["frozen"]["commitment"] == {
         "usd": "25", "rewardUsd": "25", "gpuUsd": "0", "basis": "byo",
     }  # fmt: skip
+    assert (scene.book()["held"], scene.book()["balance"]) == ("80", "0")
     scene.change("ModelAlias", "support", canaries={"allowed": False})
     scene.start("adopting", autoAdopt=ADOPT)
     assert scene.settled("adopting")["reason"] == "CanaryNotAllowed"
@@ -203,7 +241,7 @@ def test_what_nobody_has_counted_is_waited_for_and_goes_on_by_itself(alone_in_it
     scene.create(body("Dataset", "log", kind="traffic", source="pvc://halo-data/log.jsonl", baseModels=[scene.base]))
     scene.counts(successful=500)
     scene.until("waits", "NotYetAvailable")
-    assert "waiting" not in scene.status("waits")
+    assert "does not train GrpoRuns yet" in scene.status("waits")["waiting"]
     # The operator looked at the run again and again, and said once what it had to say.
     assert len([e for e in scene.events("waits") if e["reason"] == "Clamped"]) == 1
 
@@ -226,11 +264,13 @@ def test_a_settled_run_is_not_written_again(scene: GrpoScene) -> None:
 
 def test_of_forty_runs_at_once_twenty_may_start(alone_in_it: GrpoScene, operator: OperatorProcess) -> None:
     scene = alone_in_it
+    scene.change("Workspace", "workspace", wallet={"creditUsd": 10000})
     for i in range(40):
         scene.start(f"run-{i}")
     reasons = [scene.settled(f"run-{i}", 60)["reason"] for i in range(40)]
     assert reasons.count("NotYetAvailable") == 20
     assert reasons.count("RateLimited") == 20
+    assert scene.book()["held"] == "1100"
     limited = scene.condition(f"run-{reasons.index('RateLimited')}", "Accepted")["message"]
     assert "GrpoRuns of namespace" in limited
     assert "20 may start a minute" in limited

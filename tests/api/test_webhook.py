@@ -109,9 +109,19 @@ def test_grpo_runs_are_asked_about_too_and_only_so_many_a_minute(scene: Scene) -
     judge = stage.api.post(stage.path("criteria"), CRITERION)
     stage.api.request("PUT", stage.path("criteria", "helpful/status"), judge | {"status": {"conditions": [CALIBRATED]}})
     # There is no traffic to draw prompts from, so that a run waits for it.
-    first = scene.webhook.create(grpo_run(stage.base, "first", maxSteps=9999))
+    waits = scene.webhook.create(grpo_run(stage.base, "first"), "--dry-run=server")
+    assert "Warning: waits: spec.promptCount: " in waits.stderr
+    stage.api.post(stage.path("datasets"), LOG | {"spec": LOG["spec"] | {"baseModels": [stage.base]}})
+    stage.api.patch(stage.path("datasets", "log/status"), {"status": {"traffic": {"successful": 500}}})
+    good, trains = (
+        grpo_run(stage.base, "first", maxSteps=9999),
+        "Warning: waits: kind: found GrpoRun, all checks of which hold",
+    )
+    stage.until(lambda: trains in scene.webhook.create(good, "--dry-run=server").stderr, "the traffic is counted")
+    first = scene.webhook.create(good)
     assert first.returncode == 0, first.stderr
-    assert "Warning: waits: " in first.stderr
+    assert "Warning: quote: " in first.stderr
+    assert trains in first.stderr
     assert "Warning: spec.maxSteps: found 9999, used is 5000: clamped to 1 to 5000" in first.stderr
     second = scene.webhook.create(grpo_run(stage.base, "second"))
     assert second.stderr.startswith("Error from server (TooManyRequests): ")
@@ -130,6 +140,12 @@ CALIBRATED = {
     "message": "agrees with people",
     "observedGeneration": 1,
     "lastTransitionTime": "2026-11-29T12:00:00Z",
+}
+LOG: Object = {
+    "apiVersion": "halo.training/v1alpha1",
+    "kind": "Dataset",
+    "metadata": {"name": "log"},
+    "spec": {"kind": "traffic", "source": "pvc://halo-data/log.jsonl"},
 }
 CRITERION = {
     "apiVersion": "halo.training/v1alpha1",

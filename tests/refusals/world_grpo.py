@@ -99,6 +99,7 @@ MONEY = [
     row("a wallet that is a micro-dollar short", Reason.INSUFFICIENT_FUNDS, "30 USD of GPU time", "in all 55 USD, but the wallet has 54.999999 USD free", bad=world(catalog(workspace=workspace(balance="54.999999"))), good=world(catalog(workspace=workspace(balance="55"))), given="54.999999 USD are free; h100 costs 2.5 USD with a markup of 1.2", code=402, also=("spec.rewardBudgetUsd", "spec.gpuHourBudget")),
     row("a wallet short of the provisioned ceiling", Reason.INSUFFICIENT_FUNDS, "240 USD of GPU time (8 GPUs at the highest active rate)", "in all 265 USD", bad=world(catalog(workspace=workspace(balance="264"), gpus=(gpu(), gpu("cheap", prices=[{"region": "a", "usdPerHour": 1}]))), platformGpu=None, autoProvision=True), given="264 USD are free; the highest active rate is 3 USD", code=402, also=("spec.autoProvision", "spec.gpuHourBudget")),
     row("a wallet short of the judges on one's own compute", Reason.INSUFFICIENT_FUNDS, "0 USD of GPU time", "in all 25 USD", bad=world(catalog(workspace=workspace(balance="24")), platformGpu=None), given="24 USD are free; the GPUs are not billed", code=402, also=("spec.rewardBudgetUsd",)),
+    row("a Workspace that goes, and holds nothing new", Reason.HOLD_PENDING, "found team, whose Workspace is being deleted", "wait until it is gone", bad=world(catalog(workspace=replace(workspace(), deleting=True))), given="the Workspace has a deletionTimestamp", pending=True),
 ]  # fmt: skip
 
 PROMPTS = [
