@@ -1,6 +1,6 @@
 """Signs receipts, and keeps the key that does: private in a Secret, every public one that was ever used in a ConfigMap.
 
-ECDSA on P-256, since that is what most verifiers take: cosign 3 can't verify plain Ed25519 and model-signing takes elliptic curves only.
+ECDSA on P-256, since most verifiers take it: cosign 3 failed on Ed25519 keys (sigstore/cosign#5074), model-signing takes NIST curves only.
 """
 
 from __future__ import annotations
