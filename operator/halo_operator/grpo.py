@@ -170,7 +170,8 @@ class GrpoRuns:
         asked = self._desk.seconds(meta.namespace, meta.uid)
         if meta.deleting or is_over(status):
             try:
-                book = await self._looks.workspace(meta.namespace) if HOLD_FINALIZER in meta.finalizers else None
+                holds = HOLD_FINALIZER in meta.finalizers or status.hold
+                book = await self._looks.workspace(meta.namespace) if holds else None
             except Unreadable:
                 return Plan(requeue_after=RECHECK_SECONDS)
             held = book.status.holds.get(meta.uid) if book else None

@@ -209,6 +209,14 @@ def test_what_was_asked_and_is_not_decided_is_taken_back_before_the_run_lets_go(
     assert plan_grpo(replace(found, asked_seconds=0), LATER) == Plan(finalizer="remove")
 
 
+def test_a_hold_outlives_an_uninstall_that_takes_the_finalizer_off() -> None:
+    held = granted(world())
+    bare = replace(after(held), meta=replace(held.meta, finalizers=()))
+    assert plan_grpo(bare, LATER) == Plan(finalizer="add", requeue_after=60)
+    refused = replace(drifted(bare), status=after(drifted(bare)).status)
+    assert isinstance(plan_grpo(refused, LATER).ask, Ended)
+
+
 def test_deleting_one_that_waits_releases_all_of_it() -> None:
     found = after(granted(world()))
     found = replace(found, meta=replace(found.meta, deleting=True))

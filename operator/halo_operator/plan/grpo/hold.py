@@ -100,7 +100,7 @@ def reserve(world: GrpoWorld, wanted: Wanted, now: datetime) -> GrpoPlan:
 
 
 def settle(meta: Meta, status: GrpoRunStatus, held: WorkspaceHold | None, *, asked: bool) -> GrpoPlan:
-    """Have the hold of a run that is over, or goes, released; once none is open, the run may go.
+    """Have the hold of a run that is over, or goes, released, with or without the finalizer; once none is open, the run may go.
 
     What was asked and is not decided is taken back first: it would be held for a run that lets go of nothing any more.
     """

@@ -25,6 +25,7 @@ from halo_operator.plan.grpo.estimate import grpo_quote
 from halo_operator.plan.grpo.hold import held_for, on_its_terms, reserve, settle, wanted_of
 from halo_operator.plan.grpo.state import GrpoPlan, state
 from halo_operator.plan.grpo.world import GrpoWorld
+from halo_operator.plan.names import HOLD_FINALIZER
 from halo_operator.plan.refusal import Refusal
 from halo_operator.plan.world import Meta, Note
 
@@ -117,7 +118,9 @@ def plan_grpo(world: GrpoWorld, now: datetime) -> GrpoPlan:
         words = f"{words_of(hold)} are held: all that the run may cost"
         plan = replace(plan, notes=(Note("Normal", Reason.BUDGET_HELD, words), *plan.notes))
     clamped = () if world.status.frozen else tuple(Note("Warning", CLAMPED, words) for words in answer.warnings)
-    return replace(plan, notes=clamped + plan.notes)
+    # An uninstall takes the finalizer off; this may be the operator after it.
+    lost = hold and HOLD_FINALIZER not in world.meta.finalizers
+    return replace(plan, finalizer="add" if lost else None, notes=clamped + plan.notes)
 
 
 def close(meta: Meta, status: GrpoRunStatus, held: WorkspaceHold | None, now: datetime, *, asked: bool) -> GrpoPlan:
