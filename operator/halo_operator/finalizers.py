@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from halo_operator.cluster import Cluster, ClusterError, Conflict, NotFound, Object
+from halo_operator.cluster import Cluster, Conflict, Object, Rejected
+
+# What the API server says to a patch whose test fails; to an object that its schema refuses it says more.
+FAILED_TEST = "due to an error in our request"
 
 
 def adding(body: Object, finalizer: str) -> list[Object]:
@@ -38,9 +41,7 @@ async def change(cluster: Cluster, body: Object, operations: list[Object]) -> Ob
     meta = body["metadata"]
     try:
         return body | {"metadata": await cluster.patch(body["kind"], meta["namespace"], meta["name"], operations)}
-    except NotFound:
-        raise
-    except ClusterError as error:
-        if error.status == 422:  # a failed test: somebody wrote since it was read
+    except Rejected as error:
+        if error.status == 422 and FAILED_TEST in str(error):
             raise Conflict(409, str(error)) from None
         raise

@@ -13,6 +13,7 @@ from typing import Any
 from kubernetes.aio import client, config
 
 from halo_api.ledger import Rate, RunRef
+from halo_operator.clock import ServerClock
 from halo_operator.cluster import Cluster, Conflict
 from halo_operator.desk import Desk
 from halo_operator.events import Recorder
@@ -125,19 +126,23 @@ class Scene:
         self.woken -= {run.name for run in runs}
 
 
-async def connect(installed: Kubectl, folder: Path, kind: type[Cluster] = Cluster) -> Cluster:
+async def connect(
+    installed: Kubectl, folder: Path, kind: type[Cluster] = Cluster, clock: ServerClock | None = None
+) -> Cluster:
     """The API server as the chart's ServiceAccount sees it: with its rights and under its policy."""
     settings = client.Configuration()
     path = service_account_kubeconfig(installed, folder)
     await config.load_kube_config(config_file=str(path), client_configuration=settings)
     settings.retries = False
-    return kind(client.ApiClient(settings))
+    return kind(client.ApiClient(settings), clock)
 
 
 @asynccontextmanager
-async def scene(installed: Kubectl, folder: Path, kind: type[Cluster] = Cluster) -> AsyncIterator[Scene]:
+async def scene(
+    installed: Kubectl, folder: Path, kind: type[Cluster] = Cluster, clock: ServerClock | None = None
+) -> AsyncIterator[Scene]:
     """A namespace that is gone, or on its way, in the end."""
-    cluster = await connect(installed, folder, kind)
+    cluster = await connect(installed, folder, kind, clock)
     found = Scene(installed, cluster)
     try:
         yield found

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from halo_api.ledger import RunRef
+from halo_operator.clock import ServerClock, wall
 from halo_operator.cluster import Cluster, Object, Rejected
 from tests.api.audit import AuditLog
 from tests.api.book_scene import HOLD_FINALIZER, scene
@@ -194,6 +195,22 @@ async def test_a_namespace_that_goes_keeps_neither_its_workspace_nor_a_page(
         at.workspaces.gone(at.namespace, run.uid)
         await at.until(lambda: at.workspace() is None, "the Workspace is gone")
         await at.until(lambda: at.api.get(f"/api/v1/namespaces/{at.namespace}") is None, "the namespace is gone")
+
+
+async def test_money_is_dated_by_the_api_server_though_the_machine_s_clock_is_minutes_ahead(
+    installed_chart: Kubectl, tmp_path: Path
+) -> None:
+    ahead = ServerClock(local=lambda: wall() + timedelta(minutes=5))
+    async with scene(installed_chart, tmp_path, clock=ahead) as at:
+        at.grant(wallet={"creditUsd": 100})
+        run = at.run("run")
+        at.wants(run, 10)
+        await at.until_answered(run)
+        assert at.cluster.clock_error == pytest.approx(-300, abs=1.5)
+        (hold,) = at.status()["holds"].values()
+        made = at.api.request("GET", at.path("trainingjobs", "run"))["metadata"]["creationTimestamp"]
+        later = datetime.fromisoformat(hold["placedAt"]) - datetime.fromisoformat(made)
+        assert -2 <= later.total_seconds() <= 60
 
 
 async def test_a_page_that_says_something_else_is_told_of_and_never_written_over(
