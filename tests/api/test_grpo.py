@@ -89,7 +89,7 @@ def test_a_good_run_is_held_and_waits_and_goes_with_its_hold(alone_in_it: GrpoSc
     is_ = {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
     assert is_["Reserved"] == ("True", "BudgetHeld")
     assert is_["Ready"] == ("False", "Waiting")
-    assert is_["Reconciling"] == ("True", "NotYetAvailable")
+    assert is_["Reconciling"] == ("True", "Waiting")
     assert is_["Failed"][0] == "False"
     assert "Stalled" not in is_
     assert status["observedGeneration"] == 1
