@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -82,6 +83,26 @@ def test_at_the_end_of_its_budget_a_run_publishes_its_last_checkpoint(processes:
     # What it was about to write is not there in part.
     steps = [int(path.name.removeprefix("step-")) for path in (root / "artifacts" / "run" / "checkpoints").iterdir()]
     assert max(steps) == outcome.adapter.step
+
+
+def test_a_process_that_waits_for_a_lost_peer_publishes_all_the_same(root: Path) -> None:
+    process = supervise(root, run_file(steps=100_000, saveSteps=5, layout={"gpusPerNode": 2}))
+    wait_for(root, process, lambda report: bool(report.checkpoints))
+    os.kill(pid_of(root, rank=1), signal.SIGSTOP)
+    budget_ends(root)
+    code, outcome = ended(root, process)
+    assert (code, outcome.result, outcome.reason) == (0, "Succeeded", "BudgetReached")
+    assert outcome.adapter
+    assert adapter_bytes(root) == checkpoint_adapter(root, "run", outcome.adapter.step)
+
+
+def pid_of(root: Path, rank: int) -> int:
+    """Return the process of that rank among those that train below this folder."""
+    for folder in Path("/proc").iterdir():
+        ours = folder.name.isdigit() and str(root).encode() in folder.joinpath("cmdline").read_bytes()
+        if ours and f"RANK={rank}".encode() in folder.joinpath("environ").read_bytes().split(b"\0"):
+            return int(folder.name)
+    raise AssertionError(f"no process of rank {rank}")
 
 
 def test_a_budget_that_ends_while_loading_publishes_what_it_went_on_from(root: Path) -> None:

@@ -67,8 +67,12 @@ def launch(run: RunFile, run_file: Path, volumes: str, report: Path, reporting: 
 
 
 def _wait(processes: list[subprocess.Popen[bytes]], grace_seconds: float) -> str:
-    """Wait for all; once one has failed, the others are told to end and then killed. Return who was lost, if one was."""
+    """Wait for all; once one has failed, or has left at the end of the budget, the others are told to end and then killed.
+
+    Return who was lost, if one was.
+    """
     lost = ""
+    over = False
     told: set[int] = set()
     kill_at: float | None = None
     while True:
@@ -83,9 +87,10 @@ def _wait(processes: list[subprocess.Popen[bytes]], grace_seconds: float) -> str
         if budget.SIGNAL in signal.sigpending():
             # It came to the whole group; a process that was started only after that has not got it.
             signal.sigwait({budget.SIGNAL})
+            over = True
             for process in running:
                 process.send_signal(budget.SIGNAL)
-        if kill_at is None and any(process.returncode for process in processes):
+        if kill_at is None and any(process.returncode or (over and process.returncode == 0) for process in processes):
             kill_at = time.monotonic() + min(grace_seconds, PEERS_SECONDS)
         if kill_at is not None and time.monotonic() >= kill_at:
             for process in running:
