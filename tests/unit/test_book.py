@@ -84,7 +84,7 @@ def test_wallet_and_allocation_are_counted_apart() -> None:
     ids=["the same", "lower", "higher", "more than is free", "another unit", "another rate"],
 )
 def test_a_hold_is_raised_by_the_difference_at_its_own_rate(change: Any, amount: str, raised_at: Any) -> None:
-    books = Books(10)
+    books = Books(10, 10)
     books.look(wish("a", 4))
     plan = books.look(change)
     hold = books.status.holds["uid-of-a"]
@@ -229,11 +229,12 @@ def test_a_fund_that_is_taken_away_is_still_spoken_of_and_owes_only_open_holds()
 
 def test_a_workspace_that_goes_waits_for_its_holds_then_for_its_last_page() -> None:
     books = Books(10)
-    books.look(wish("a", 4))
+    books.look(wish("a", 4), wish("over", 1))
+    books.look(end("over", 0))
     assert books.world.meta.finalizers == (FINALIZER,)
     books.change(deleting=True)
     plan = books.look(wish("b", 1), wish("a", 5))
-    assert (plan.finalizer, names_of(plan.refused)) == (None, ["a", "b"])
+    assert (plan.finalizer, plan.page, names_of(plan.refused)) == (None, None, ["a", "b"])
     assert (said(books, "Ready"), said(books, "Reconciling")) == (("False", "Waiting"), ("True", "Waiting"))
     plan = books.look(end("a", 2))
     assert (plan.finalizer, plan.page, plan.requeue_after) == (None, None, 0.0)
@@ -287,6 +288,7 @@ def test_a_page_takes_the_hundred_oldest_and_comes_out_the_same_after_a_crash() 
     assert [e.sequence for e in books.pages[0].entries] == list(range(1, 101))
     assert books.pages[0].totals.to_json() == {"entries": 100, "spentUsd": "1", "spentH100Hours": "0"}
     assert (len(books.status.settled), books.status.pages, books.status.spent) == (50, 1, "1.5")
+    assert books.status.page_digest == digest_of_page(books.pages[0])
     assert (names_of(plan.placed), plan.requeue_after) == (["new"], None)
     assert books.look().status is None
 
