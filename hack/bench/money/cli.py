@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
+import signal
 import statistics
 import sys
 import time
@@ -15,11 +17,11 @@ from typing import Any
 
 from embedded.binaries import lock
 from embedded.settings import cache_root
-from scale.costs import AuditLog
+from scale.costs import AuditLog, prefer
 from tests.api.client import Api, Refused
 from tests.api.kube import eventually
 
-from .book import Violation, cost, price
+from .book import Violation, price, rounded_up
 from .harm import Harm
 from .player import Player
 from .repetition import Repetition, Sizes
@@ -45,12 +47,15 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--seed", type=int, default=0, help="of all chances (default 0)")
     top.add_argument("--json", action="store_true", help="print the last line alone")
+    top.add_argument("--prefer", action="store_true", help="run before the machine's other processes, where it is busy")
     top.add_argument("--keep", action="store_true", help="leave the cluster up, to look at it")
     return top
 
 
 def main() -> int:
     options = parser().parse_args()
+    # Replicas and cluster end with us, also when we are told to.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     stand = Stand()
     # A second one would take this one's cluster down.
     with lock(cache_root() / "cluster" / ".bench-ledger.lock"):
@@ -73,6 +78,10 @@ def proof(stand: Stand, options: argparse.Namespace) -> dict[str, Any]:
     count = options.repetitions or (1 if options.quick else 100)
     chance = random.Random(options.seed)
     api = stand.up()
+    if options.prefer:
+        # The replicas have it from us.
+        for pid in (*stand.pids(), os.getpid()):
+            prefer(pid)
     player, harm = Player(api), Harm(stand.kubectl, api, chance)
     begun, violations, repetitions, writes = time.monotonic(), [], [], None
     try:
@@ -89,8 +98,11 @@ def proof(stand: Stand, options: argparse.Namespace) -> dict[str, Any]:
         harm.allow(False)
         repetitions, violations = bench.repetitions, bench.all_violations()
     finally:
-        errors = harm.stop()
+        kept = bool(violations) or not repetitions
+        errors = harm.stop(kept)
         player.stop()
+        if kept:
+            say(f"the replicas' logs: {[str(replica.log) for replica in harm.replicas]}")
     kinds = Counter(violation.kind for violation in violations)
     targets = [{"figure": "violations", "limit": 0, "found": len(violations), "met": not violations}]
     if writes is not None:
@@ -190,9 +202,8 @@ def worth(api: Api, player: Player, options: argparse.Namespace) -> Sizes:
     """Have the operator hold for one run of each kind: what a TrainingJob's is, a GrpoRun's budget is set to make equal."""
     room = Room(api, Decimal(1000))
     hold = held_for(room, room.make(a_training_job("job")))
-    reward = hold - cost(
-        int(GRPO_HOURS * 3600), price({"usdPerHour": str(PRICE["usdPerHour"]), "markup": str(PRICE["markup"])})
-    )
+    rate = price({"usdPerHour": str(PRICE["usdPerHour"]), "markup": str(PRICE["markup"])})
+    reward = hold - rounded_up(rate * GRPO_HOURS)
     found = held_for(room, room.make(a_grpo_run("grpo", reward)))
     if found != hold:
         raise RuntimeError(f"a GrpoRun of {reward} USD for rewards holds {found} USD, and a TrainingJob {hold}")

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from embedded.binaries import tools
+from embedded.processes import Processes
 from embedded.settings import Home
 from tests.api.client import Api, Object
 from tests.api.grpo_scene import JUDGE, NOW, PLURALS, body
@@ -47,6 +48,10 @@ class Stand:
         for entry in (base, gpu):
             api.post(f"{GROUP}/{plural(entry)}", entry)
         return api
+
+    def pids(self) -> list[int]:
+        processes = Processes(self.home.root)
+        return [pid for name in processes.alive() if (pid := processes.pid(name)) is not None]
 
     def down(self) -> None:
         hack("cluster", "down", "--name", NAME, "--purge")
