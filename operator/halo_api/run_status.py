@@ -194,7 +194,14 @@ class ReceiptRef(ApiModel):
     """The signed record of how the adapter came to be."""
 
     digest: Annotated[Sha256, Field(description="digest of the receipt.", examples=[f"sha256:{'0' * 64}"])]
-    uri: Annotated[VolumeUri, Field(description="uri of the receipt.", examples=["pvc://halo-artifacts/receipt.json"])]
+    uri: Annotated[
+        VolumeUri | None,
+        Field(
+            default=None,
+            description="uri of the receipt, where it lies on a claim; the Adapter carries it in any case.",
+            examples=["pvc://halo-artifacts/receipt.json"],
+        ),
+    ]
 
 
 class Progress(ApiModel):

@@ -233,6 +233,7 @@ async def run(settings: Settings) -> int:
         # From here on every write but the lease's own is refused once the lease is lost.
         cluster.fence = lambda: lease.held
         certificates.look_now()
+        await reconciler.prepare()
         watching = asyncio.create_task(
             watch(changed, reconciler.waiting_for, workspaces.gone, settings.watch_namespaces, ready, stop)
         )

@@ -198,8 +198,8 @@ def dataset_entry(body: Object) -> DatasetEntry:
 
 def adapter_entry(body: Object) -> AdapterEntry:
     """Return whose an adapter is."""
-    made_by = read(AdapterSpec, body).trained_by
-    return AdapterEntry(body["metadata"]["name"], made_by.uid if made_by else None)
+    spec = read(AdapterSpec, body)
+    return AdapterEntry(body["metadata"]["name"], spec.trained_by.uid if spec.trained_by else None, spec.receipt)
 
 
 def parent_entry(body: Object) -> ParentEntry:

@@ -29,8 +29,10 @@ from halo_operator.last_signs import views_of
 from halo_operator.plan import names
 from halo_operator.plan.claim import raise_of
 from halo_operator.plan.dataset import plan_dataset, rejected
-from halo_operator.plan.moves import clear
+from halo_operator.plan.money_moves import settled
+from halo_operator.plan.moves import RECHECK_SECONDS, clear, merged
 from halo_operator.plan.pod_view import all_of
+from halo_operator.plan.receipt import with_receipt
 from halo_operator.plan.run import is_terminal, not_made, plan_run, turned_away
 from halo_operator.plan.stopping import deadlines_of
 from halo_operator.plan.world import (
@@ -49,6 +51,7 @@ from halo_operator.queue import Key
 from halo_operator.release import letting_go
 from halo_operator.reports import Reports
 from halo_operator.settings import Settings
+from halo_operator.signing import ReceiptKeys, sign
 from halo_operator.workspaces import Workspaces
 
 log = logging.getLogger(__name__)
@@ -89,7 +92,15 @@ class Reconciler:
         self._waiting: defaultdict[Key, set[Key]] = defaultdict(set)
         self._gatherer = gatherer
         self._new: dict[Key, Object] = {}
+        self._keys = ReceiptKeys(cluster, settings.namespace, settings.receipt_key_secret)
         self._grpo = GrpoRuns(cluster, gatherer, recorder, lambda run, other: self._waiting[other].add(run), desk, now)
+
+    async def prepare(self) -> None:
+        """Have the key that signs receipts made, and its public half shown, before the first run ends."""
+        try:
+            await self._keys.signer()
+        except ClusterError as error:
+            log.warning("receipts can't be signed yet: %s", error)
 
     def seen(self, key: Key, new: Object | None) -> None:
         """Keep how a run looked when it was made, until its first reconcile or its next change.
@@ -137,8 +148,7 @@ class Reconciler:
         try:
             spec = TrainingJobSpec.model_validate(body["spec"])
         except ValidationError as error:
-            # Pods of a run that goes must be let go of, whatever its spec says.
-            return await (self._clear_orphans(key, pods) if meta.deleting else self._unreadable(body, error))
+            return await (self._leave_unread(body, pods) if meta.deleting else self._unreadable(body, error))
         status = TrainingJobStatus.model_validate(body.get("status", {}))
         views = await views_of(self._cluster, self._reports, pods, self._now())
         over = meta.deleting or is_terminal(status)
@@ -155,7 +165,10 @@ class Reconciler:
                 world = replace(world, catalog=replace(world.catalog, workspace=await self._workspace(key.namespace)))
             plan = plan_run(world, self._now())
         except Unreadable as error:
-            plan = turned_away(world, error.refusal, self._now())
+            # Only a run that is not accepted yet has anything to say of it; the others go on when it is mended.
+            plan = turned_away(world, error.refusal, self._now()) if fresh else Plan(requeue_after=RECHECK_SECONDS)
+        if plan.statement is not None:
+            plan = with_receipt(plan, sign(plan.statement, await self._keys.signer()))
         try:
             written = await self._apply(body, plan, pods)
         except ChildRejected as error:
@@ -253,6 +266,19 @@ class Reconciler:
         await self._mark(plan, pods)
         for pod in pods:
             self._reports.close(pod["metadata"]["labels"].get(names.RUN_LABEL, ""))
+        return plan.requeue_after
+
+    async def _leave_unread(self, body: Object, pods: list[Object]) -> float | None:
+        """Let go of a run that goes, and of its pods and its hold, whatever its spec says: nobody can mend that any more."""
+        meta, status = meta_of(body), TrainingJobStatus.model_validate(body.get("status", {}))
+        views = all_of(pods, self._now())
+        plan: Plan[TrainingJobStatus] = clear(views)
+        if all(view.ended for view in views):
+            asked = self._desk.seconds(meta.namespace, meta.uid) > 0
+            book = await self._workspace(meta.namespace)
+            plan = merged(plan, settled(meta, status, book.status.holds.get(meta.uid), asked=asked))
+        await self._apply(body, plan, pods)
+        self._reports.close(meta.uid)
         return plan.requeue_after
 
     async def _unreadable(self, body: Object, error: ValidationError) -> float | None:

@@ -12,6 +12,7 @@ from halo_api.conditions import Condition
 from halo_api.criterion import CriterionSpec
 from halo_api.dataset import DatasetSpec, DatasetStatus, Inspection
 from halo_api.environment import EnvironmentSpec
+from halo_api.receipt import files_digest
 from halo_api.report import AdapterReport, CheckpointReport, Outcome
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_api.workspace import WorkspaceSpec
@@ -256,12 +257,9 @@ def checkpoint(step: int, attempt: int = 1) -> CheckpointReport:
 
 
 def success(step: int = 100, attempt: int = 1) -> Outcome:
-    made = AdapterReport(
-        uri=f"pvc://halo-artifacts/uid-1/a{attempt}/adapter",
-        digest=DIGEST,
-        step=step,
-        files=(AdapterFile(path="adapter_model.safetensors", sha256=DIGEST, size=1),),
-    )
+    files = (AdapterFile(path="adapter_model.safetensors", sha256=DIGEST, size=1),)
+    uri = f"pvc://halo-artifacts/uid-1/a{attempt}/adapter"
+    made = AdapterReport(uri=uri, digest=files_digest(files), step=step, files=files)
     return Outcome(result="Succeeded", reason="Succeeded", checkpoint=checkpoint(step, attempt), adapter=made)
 
 

@@ -9,11 +9,11 @@ from halo_api.run_status import Frozen
 from halo_operator.plan.world import Meta, Object
 
 
-def adapter(meta: Meta, frozen: Frozen, made: AdapterReport) -> Object:
-    """Return the Adapter of the run's name. It has no owner: it outlives the run that made it."""
+def adapter_spec(meta: Meta, frozen: Frozen, made: AdapterReport) -> AdapterSpec:
+    """Return what was published, without its receipt, which is about this."""
     if frozen.lora is None:
         raise ValueError("only base lora_trl publishes an adapter")
-    spec = AdapterSpec(
+    return AdapterSpec(
         base=AdapterBase(name=frozen.base.name, revision=frozen.base.revision),
         rank=frozen.lora.rank or 1,
         alpha=frozen.lora.alpha or 1.0,
@@ -22,6 +22,10 @@ def adapter(meta: Meta, frozen: Frozen, made: AdapterReport) -> Object:
         files=list(made.files),
         trained_by=TrainedBy(kind=meta.kind, name=meta.name, uid=meta.uid, step=made.step),
     )
+
+
+def adapter(meta: Meta, spec: AdapterSpec) -> Object:
+    """Return the Adapter of the run's name. It has no owner: it outlives the run that made it."""
     return {
         "apiVersion": API_VERSION,
         "kind": "Adapter",

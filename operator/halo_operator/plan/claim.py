@@ -160,11 +160,10 @@ def used_of(status: TrainingJobStatus) -> int:
     return used(status.usage, amount_of(hold)[0], frozen.gpu.h100_equivalent, rate_of(status))
 
 
-def ended_of(world: RunWorld) -> Ended:
+def ended_of(meta: Meta, status: TrainingJobStatus) -> Ended:
     """Return what the Workspace must know to settle the hold of a run that is over, or goes."""
-    status = world.status
     return Ended(
-        run=run_ref(world.meta),
+        run=run_ref(meta),
         used=used_of(status),
         gpu_ms=closed_ms(status.usage),
         outcome=outcome_of(status),

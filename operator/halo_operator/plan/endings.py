@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
 from halo_api.conditions import ConditionType, Reason
+from halo_api.receipt import files_digest
 from halo_api.report import Outcome
 from halo_api.run_status import AdapterRef, Frozen
 from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan import conditions, progress, stopping
 from halo_operator.plan import pods as children
-from halo_operator.plan.adapter import adapter
+from halo_operator.plan.adapter import adapter, adapter_spec
 from halo_operator.plan.attempts import Attempt, attempt_of
 from halo_operator.plan.conditions import Facts
 from halo_operator.plan.metering import metered
 from halo_operator.plan.money_moves import charged_words, concluded
 from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan, clear, merged, released, state
 from halo_operator.plan.pod_view import parse_time
+from halo_operator.plan.receipt import Known, statement_of
 from halo_operator.plan.world import Note, PodView, RunWorld
 
 T = ConditionType
@@ -32,8 +35,9 @@ def publish(
 ) -> RunPlan:
     """Make the Adapter, then say that the run is complete: trained to the end, or as far as its budget went."""
     made = outcome.adapter
-    if made is None:
-        missing = Outcome(result="Failed", reason=Reason.CRASHED, message="the trainer ended well but left no adapter")
+    if made is None or files_digest(made.files) != made.digest:
+        left = "no adapter" if made is None else f"an adapter whose digest {made.digest} is not that of its files"
+        missing = Outcome(result="Failed", reason=Reason.CRASHED, message=f"the trainer ended well but left {left}")
         return relaunch_or_fail(world, status, attempt, missing, now)
     if world.catalog.adapter is not None and world.catalog.adapter.run_uid != world.meta.uid:
         words = (
@@ -65,8 +69,22 @@ def publish(
         **conditions.settled(charged),
     }
     notes = [Note("Normal", reason, words), *([Note("Normal", "Charged", charged)] if charged else [])]
-    plan = state(world, status, facts, now, *notes)
-    return replace(plan, first=(adapter(world.meta, frozen, made),), release=released(attempt))
+    there = world.catalog.adapter
+    if there is not None and there.receipt is not None:
+        # Made just before a crash: its receipt was signed then, and is the one that counts.
+        status = status.model_copy(update={"receipt": there.receipt})
+    plan = replace(state(world, status, facts, now, *notes), release=released(attempt))
+    if plan.status is None or there is not None:
+        return plan
+    spec = adapter_spec(world.meta, frozen, made)
+    known = Known(world.environment.operator_version, {"trainer": images(world.pods)})
+    said = statement_of(world.meta, world.spec, plan.status, spec, known)
+    return replace(plan, first=(adapter(world.meta, spec),), statement=said)
+
+
+def images(found: Iterable[PodView]) -> tuple[str, ...]:
+    """Return the images that the run's pods ran, as their nodes resolved them."""
+    return tuple(sorted({pod.image_id for pod in found if pod.image_id}))
 
 
 def wind_up(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, outcome: Outcome, now: datetime) -> RunPlan:

@@ -8,6 +8,7 @@ from datetime import datetime
 from halo_api.conditions import ConditionType, Reason, condition_of, is_true
 from halo_api.run_status import Usage
 from halo_api.training_job import TrainingJobStatus
+from halo_api.workspace import WorkspaceHold
 from halo_operator.plan import claim, conditions, money, progress
 from halo_operator.plan.attempts import Attempt, attempt_of
 from halo_operator.plan.conditions import Fact
@@ -15,7 +16,7 @@ from halo_operator.plan.metering import metered
 from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan, clear, merged, state
 from halo_operator.plan.names import HOLD_FINALIZER
 from halo_operator.plan.wishes import Wanted
-from halo_operator.plan.world import Note, Plan, RunWorld
+from halo_operator.plan.world import Meta, Note, Plan, RunWorld
 
 T = ConditionType
 # A hold is decided within moments; one that takes longer is worth a status of its own.
@@ -90,14 +91,17 @@ def told(status: TrainingJobStatus, fact: Fact) -> TrainingJobStatus:
 
 def settle(world: RunWorld) -> RunPlan:
     """Have the hold of a run that is over become its charge; once no hold is open, the run may go."""
-    there = HOLD_FINALIZER in world.meta.finalizers
-    if claim.held_for(world) is None:
-        # What it asked for may be placed at this moment; its end, asked instead, is decided after that.
-        if world.asked_seconds > 0:
-            return Plan(ask=claim.ended_of(world), requeue_after=RECHECK_SECONDS)
-        return Plan(finalizer="remove") if there else Plan()
-    # An uninstall took the finalizer off; the hold is settled all the same.
-    return Plan(ask=claim.ended_of(world), requeue_after=RECHECK_SECONDS)
+    return settled(world.meta, world.status, claim.held_for(world), asked=world.asked_seconds > 0)
+
+
+def settled(meta: Meta, status: TrainingJobStatus, held: WorkspaceHold | None, *, asked: bool) -> RunPlan:
+    """The same for a run whose spec can't be read; with or without the finalizer, which an uninstall takes off.
+
+    What was asked and is not decided may be placed at this moment; its end, asked instead, is decided after that.
+    """
+    if held is None and not asked:
+        return Plan(finalizer="remove") if HOLD_FINALIZER in meta.finalizers else Plan()
+    return Plan(ask=claim.ended_of(meta, status), requeue_after=RECHECK_SECONDS)
 
 
 def charged_words(status: TrainingJobStatus) -> str | None:

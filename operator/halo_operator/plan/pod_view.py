@@ -70,6 +70,7 @@ def pod_view(pod: Object, now: datetime, sign: datetime | None = None) -> PodVie
         base_model=annotations.get(names.BASE_ANNOTATION),
         base_revision=annotations.get(names.REVISION_ANNOTATION),
         run_uid=labels.get(names.RUN_LABEL),
+        image_id=container.get("imageID") or None,
         node=pod.get("spec", {}).get("nodeName"),
         lost=lost,
         clock_offset=offset,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from halo_api.adapter import AdapterSpec
 from halo_api.receipt import (
     PREDICATE_TYPE,
+    RECEIPT_ANNOTATION,
     STATEMENT_TYPE,
     Metrics,
     Quoted,
@@ -28,10 +30,10 @@ from halo_api.receipt import (
     json_digest,
     subjects,
 )
-from halo_api.run_status import Frozen
+from halo_api.run_status import Frozen, ReceiptRef
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_operator.plan.conditions import stamp
-from halo_operator.plan.world import Meta, Object
+from halo_operator.plan.world import Meta, Object, Plan
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,19 @@ def statement_of(
         type_=STATEMENT_TYPE, subject=subjects(adapter.files), predicate_type=PREDICATE_TYPE, predicate=receipt
     )
     return statement.to_json()
+
+
+def with_receipt(plan: Plan[TrainingJobStatus], envelope: bytes) -> Plan[TrainingJobStatus]:
+    """Return the plan with the signed receipt on its Adapter, and the digest of it in the status."""
+    ref = ReceiptRef(digest="sha256:" + hashlib.sha256(envelope).hexdigest())
+    first = []
+    for child in plan.first:
+        if child["kind"] == "Adapter":
+            meta = child["metadata"] | {"annotations": {RECEIPT_ANNOTATION: envelope.decode()}}
+            child = child | {"metadata": meta, "spec": child["spec"] | {"receipt": ref.to_json()}}
+        first.append(child)
+    status = plan.status.model_copy(update={"receipt": ref}) if plan.status else None
+    return replace(plan, first=tuple(first), status=status, statement=None)
 
 
 def _recipe(name: str, frozen: Frozen) -> ResolvedRecipe:

@@ -14,6 +14,7 @@ from halo_api.dataset import DatasetSpec, DatasetStatus
 from halo_api.environment import EnvironmentSpec, EnvironmentStatus
 from halo_api.recipe import RecipeSpec
 from halo_api.report import Deadline, Outcome, Report
+from halo_api.run_status import ReceiptRef
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_api.workspace import WorkspaceSpec, WorkspaceStatus
 from halo_operator.plan.wishes import Ended, Wanted
@@ -77,6 +78,8 @@ class PodView:
     deadline: Deadline | None = None
     # By its label, which only the operator may set: an orphaning delete takes the owner away, not this.
     run_uid: str | None = None
+    # Of its own container, as its node resolved it.
+    image_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ class AdapterEntry:
 
     name: str
     run_uid: str | None
+    receipt: ReceiptRef | None = None
 
 
 @dataclass(frozen=True)
@@ -296,5 +300,7 @@ class Plan(Generic[StatusT]):
     update: tuple[CaUpdate | DeadlineUpdate, ...] = ()
     finalizer: Literal["add", "remove"] | None = None
     ask: Wanted | Ended | None = None
+    # What the receipt of the Adapter in `first` says, to be signed and put beside it.
+    statement: Object | None = None
     notes: tuple[Note, ...] = ()
     requeue_after: float | None = None
