@@ -24,7 +24,6 @@ from halo_operator.plan.book.plan import plan_book
 from halo_operator.plan.book.world import BookWorld
 from halo_operator.plan.claim import raise_of
 from halo_operator.plan.conditions import stamp
-from halo_operator.plan.metering import gpu_ms
 from halo_operator.plan.moves import clear
 from halo_operator.plan.pod_view import all_of, parse_time
 from halo_operator.plan.run import is_terminal, plan_run
@@ -450,20 +449,13 @@ class Namespace:
 
     # What is true
 
-    def true_ms(self, uid: str, count: int, through: int = 10**6) -> int:
-        """Return the GPU-milliseconds of a run's attempts: from its last pod bound to its last pod's end."""
-        total, attempts = 0, {}
-        for truth in self.trainers(uid):
-            attempts.setdefault(truth.attempt, []).append(truth)
-        for number, pods in attempts.items():
-            if number <= through and len(pods) == count and all(pod.bound for pod in pods):
-                start = max(pod.bound for pod in pods if pod.bound)
-                total += gpu_ms(count, start, max([start, *(pod.end for pod in pods if pod.end)]))
-        return total
-
     def trainers(self, uid: str) -> list[Truth]:
         """Return what is true of a run's trainer pods, of those that are gone, too."""
         return [truth for truth in self.truth.values() if (truth.run, truth.role) == (uid, "trainer")]
+
+    def pods_that_run(self) -> bool:
+        """Whether any pod runs, or will."""
+        return any(self.truth[uid].end is None for uid in self.pods)
 
     def entries(self) -> list[LedgerEntry]:
         """Return the whole book."""

@@ -301,6 +301,18 @@ def test_a_trainer_that_publishes_in_time_completes_its_run_at_the_budget() -> N
     assert ns.adapters == {"run": ns.runs["run"].meta.uid}
 
 
+def test_a_pod_that_ends_before_its_peer_does_not_make_the_attempt_one_that_never_started() -> None:
+    ns = training(budget=4, count=2)
+    after(ns, HOUR)
+    ns.end(ns.of("run")[1], success())
+    rest(ns)
+    assert reason(ns) == "Running"
+    after(ns, 20)
+    ns.end(ns.of("run")[0], success())
+    rest(ns)
+    charged(ns, "2.011112", "Succeeded")
+
+
 def publishing(**changes: Any) -> Namespace:
     """A run that was killed at its budget, and whose checkpoint waits to be published."""
     ns = training(budget=1, **changes)

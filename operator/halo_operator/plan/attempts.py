@@ -43,8 +43,8 @@ class Attempt:
 
     @property
     def running(self) -> bool:
-        """Whether every pod's container runs."""
-        return self.complete and all(pod.running for pod in self.pods)
+        """Whether every pod's container runs, or did: one may end before its peers, which is no failure to start."""
+        return self.complete and all(pod.running or pod.ended for pod in self.pods)
 
     @property
     def ended(self) -> bool:
