@@ -12,6 +12,8 @@ import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from email.utils import format_datetime, parsedate_to_datetime
 from pathlib import Path
 
 import aiohttp
@@ -56,6 +58,8 @@ class Gate:
     def __init__(self, kubeconfig: Path) -> None:
         self.before: Act = ignore
         self.after: Act = ignore
+        # By how much the clock that dates the answers is set off, which is the operator's clock.
+        self.clock = timedelta()
         self._kubeconfig = kubeconfig
         self._loop = asyncio.new_event_loop()
         started = threading.Event()
@@ -100,6 +104,8 @@ class Gate:
             request.method, url, headers=headers, data=body or None, timeout=timeout
         ) as answer:
             kept = {k: v for k, v in answer.headers.items() if k.lower() not in HOP_HEADERS}
+            if "Date" in kept:
+                kept["Date"] = format_datetime(parsedate_to_datetime(kept["Date"]) + self.clock, usegmt=True)
             response = web.StreamResponse(status=answer.status, headers=kept)
             if "watch=true" not in asked.path:
                 data = await answer.read()

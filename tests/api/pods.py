@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import ssl
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import urllib3
 
+from halo_api.adapter import AdapterFile
 from halo_api.conditions import Reason
+from halo_api.receipt import files_digest
 from halo_api.report import (
     AdapterReport,
     Answer,
@@ -21,6 +23,7 @@ from halo_api.report import (
     Report,
 )
 from halo_api.run_file import CA_ANNOTATION, REPORT_AUDIENCE, RUN_ANNOTATION, RunFile
+from halo_operator.plan.pod_view import parse_time
 from tests.api.client import STRATEGIC, Api, Object, Refused
 from tests.api.kube import OPERATOR_NAMESPACE, eventually
 
@@ -30,12 +33,21 @@ DIGEST = "sha256:" + "ab" * 32
 HEARTBEAT_SECONDS = 8.0
 
 
+def stamp(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return stamp(datetime.now(UTC))
 
 
 class PlayedNode:
-    """A Node with eight GPUs that keeps its heartbeat, and lets go of pods that are no run's when they are deleted."""
+    """A Node with GPUs that keeps its heartbeat, and lets go of pods that are no run's when they are deleted.
+
+    Its clock may be `ahead` of the API server's, or behind: whatever it says of a pod is told by that clock.
+    """
+
+    ahead = timedelta()
 
     def __init__(self, admin: Api) -> None:
         self.api = admin.as_user(f"system:node:{NODE}", "system:nodes")
@@ -52,6 +64,9 @@ class PlayedNode:
         eventually(
             lambda: not self.api.request("GET", f"/api/v1/nodes/{NODE}")["spec"].get("taints"), "the node is ready"
         )
+
+    def now(self) -> str:
+        return stamp(datetime.now(UTC) + self.ahead)
 
     def leave(self) -> None:
         self._stop.set()
@@ -112,8 +127,18 @@ def bind(node: PlayedNode, pod: Object) -> Object:
     return node.admin.request("GET", path_of(pod))
 
 
+def bound_at(pod: Object) -> datetime:
+    """When the scheduler bound it, by the API server's clock."""
+    found = next(c for c in pod["status"]["conditions"] if c["type"] == "PodScheduled" and c["status"] == "True")
+    at = parse_time(found["lastTransitionTime"])
+    assert at
+    return at
+
+
 def write(node: PlayedNode, pod: Object, phase: str, state: Object, **extra: Any) -> None:
-    """Write a pod's status as its kubelet does."""
+    """Write the status of a bound pod as its kubelet does, which took it over at once and keeps that time."""
+    there = node.admin.request("GET", path_of(pod))
+    taken_over = there["status"].get("startTime") or stamp(bound_at(there) + node.ahead)
     container = pod["spec"]["containers"][0]
     status = {
         "name": container["name"],
@@ -123,9 +148,15 @@ def write(node: PlayedNode, pod: Object, phase: str, state: Object, **extra: Any
         "restartCount": 0,
         "state": state,
     }
-    ready = {"type": "Ready", "status": str("running" in state), "lastTransitionTime": now()}
+    ready = {"type": "Ready", "status": str("running" in state), "lastTransitionTime": node.now()}
     body = {
-        "status": {"phase": phase, "conditions": [ready], "containerStatuses": [status], "startTime": now(), **extra}
+        "status": {
+            "phase": phase,
+            "conditions": [ready],
+            "containerStatuses": [status],
+            "startTime": taken_over,
+            **extra,
+        }
     }
 
     def written() -> bool:
@@ -144,7 +175,7 @@ def write(node: PlayedNode, pod: Object, phase: str, state: Object, **extra: Any
 def run(node: PlayedNode, pod: Object) -> None:
     """Its container runs."""
     bind(node, pod)
-    write(node, pod, "Running", {"running": {"startedAt": now()}})
+    write(node, pod, "Running", {"running": {"startedAt": node.now()}})
 
 
 def stuck(node: PlayedNode, pod: Object, reason: str, message: str) -> None:
@@ -153,16 +184,26 @@ def stuck(node: PlayedNode, pod: Object, reason: str, message: str) -> None:
     write(node, pod, "Pending", {"waiting": {"reason": reason, "message": message}})
 
 
-def end(node: PlayedNode, pod: Object, exit_code: int, message: str = "", reason: str = "Error", **extra: Any) -> None:
-    """Its container has ended; a pod that is being deleted goes then, as far as its finalizers let it."""
+def end(
+    node: PlayedNode,
+    pod: Object,
+    exit_code: int,
+    message: str = "",
+    reason: str = "Error",
+    after: float | None = None,
+    **extra: Any,
+) -> None:
+    """Its container has ended, now or so many seconds after the binding; one that is being deleted goes then, as far as
+    its finalizers let it."""
+    bound = bound_at(bind(node, pod))
+    finished = node.now() if after is None else stamp(bound + timedelta(seconds=after) + node.ahead)
     terminated = {
         "exitCode": exit_code,
         "reason": reason,
-        "startedAt": now(),
-        "finishedAt": now(),
+        "startedAt": stamp(bound + node.ahead),
+        "finishedAt": finished,
         **({"message": message} if message else {}),
     }
-    bind(node, pod)
     write(node, pod, "Failed" if exit_code else "Succeeded", {"terminated": terminated}, **extra)
     there = node.admin.get(path_of(pod))
     if there and "deletionTimestamp" in there["metadata"]:
@@ -174,9 +215,10 @@ def gone(node: PlayedNode, pod: Object) -> None:
     node.api.delete(path_of(pod), gracePeriodSeconds=0, preconditions={"uid": pod["metadata"]["uid"]})
 
 
-def finish(node: PlayedNode, pod: Object, outcome: Outcome) -> None:
+def finish(node: PlayedNode, pod: Object, outcome: Outcome, after: float | None = None) -> None:
     """Its role ended and the supervisor left this outcome."""
-    end(node, pod, 0 if outcome.result == "Succeeded" else 1, outcome.termination_message(), "Completed")
+    code = 0 if outcome.result == "Succeeded" else 1
+    end(node, pod, code, outcome.termination_message(), "Completed", after)
 
 
 def oom(node: PlayedNode, pod: Object, message: str = "") -> None:
@@ -184,11 +226,13 @@ def oom(node: PlayedNode, pod: Object, message: str = "") -> None:
     end(node, pod, 137, message, "OOMKilled")
 
 
-def stopped(node: PlayedNode, pod: Object, checkpoint: CheckpointReport | None = None) -> None:
+def stopped(
+    node: PlayedNode, pod: Object, checkpoint: CheckpointReport | None = None, after: float | None = None
+) -> None:
     """It was asked to stop, and did so with a checkpoint."""
     words = "asked to stop"
     outcome = Outcome(result="Failed", reason=Reason.INTERRUPTED, message=words, checkpoint=checkpoint)
-    end(node, pod, 143, outcome.termination_message())
+    end(node, pod, 143, outcome.termination_message(), after=after)
 
 
 # --- what the role in the pod would say
@@ -204,8 +248,8 @@ def trained(pod: Object) -> Outcome:
     """The training went well to the last step."""
     plan = run_file(pod).train
     assert plan
-    file = {"path": "adapter_model.safetensors", "sha256": DIGEST, "size": 1000}
-    made = AdapterReport(uri=f"{plan.output}/adapter", digest=DIGEST, step=plan.steps, files=(file,))
+    file = AdapterFile(path="adapter_model.safetensors", sha256=DIGEST, size=1000)
+    made = AdapterReport(uri=f"{plan.output}/adapter", digest=files_digest([file]), step=plan.steps, files=(file,))
     return Outcome(result="Succeeded", reason=Reason.SUCCEEDED, adapter=made, checkpoint=checkpoint(pod, plan.steps))
 
 

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from halo_api import API_VERSION
 from halo_api.report import Outcome, Report
+from halo_api.workspace import WORKSPACE
+from halo_operator.plan.names import HOLD_FINALIZER
 from tests.api import pods
 from tests.api.client import Object, Refused
 from tests.api.kube import OPERATOR, Kubectl, eventually
@@ -46,6 +49,7 @@ class Stage:
         for kind in ("trainingjobs", "datasets"):
             for item in self.api.items(self.path(kind)):
                 self.api.delete(self.path(kind, item["metadata"]["name"]), propagationPolicy="Background")
+        self.let_go_of_holds()
         for pod in self.all_pods():
             if pod["metadata"].get("finalizers"):
                 # The operator may let it go first.
@@ -56,6 +60,14 @@ class Stage:
             self.api.delete(f"{GROUP}/{plural(entry)}/{self.base}")
         for claim in CLAIMS:
             self.api.delete(f"/api/v1/persistentvolumes/{self.namespace}-{claim}")
+
+    def let_go_of_holds(self) -> None:
+        """Take our finalizer off what no operator is there to settle."""
+        for kind in ("trainingjobs", "workspaces"):
+            for item in self.api.items(self.path(kind)):
+                if HOLD_FINALIZER in item["metadata"].get("finalizers", []):
+                    with suppress(Refused):
+                        self.api.patch(self.path(kind, item["metadata"]["name"]), {"metadata": {"finalizers": None}})
 
     def path(self, kind: str, name: str = "") -> str:
         core = kind in ("pods", "services", "configmaps", "persistentvolumeclaims", "serviceaccounts")
@@ -91,7 +103,31 @@ class Stage:
         self.create(training_job(self.base, name, **spec))
         return self.pod(name)
 
+    def grant(self, **spec: Any) -> Object:
+        """Give the namespace a Workspace, or another grant to the one that it has; wait until its book is opened."""
+        if self.api.get(self.path("workspaces", WORKSPACE)):
+            made = self.api.patch(self.path("workspaces", WORKSPACE), {"spec": spec})
+        else:
+            made = self.create(
+                {"apiVersion": API_VERSION, "kind": "Workspace", "metadata": {"name": WORKSPACE}, "spec": spec}
+            )
+        seen = made["metadata"]["generation"]
+        self.until(lambda: self.book().get("observedGeneration") == seen, "the Workspace was looked at")
+        return made
+
     # --- what there is
+
+    def book(self) -> Object:
+        """The Workspace's status."""
+        return self.status(WORKSPACE, "workspaces")
+
+    def held(self) -> dict[str, str]:
+        """What is held, by run."""
+        return {hold["run"]["name"]: hold["amount"] for hold in self.book().get("holds", {}).values()}
+
+    def entries(self) -> list[tuple[str, str, str]]:
+        """The settled entries that are in no page: the run, what was charged, and why it ended."""
+        return [(e["run"]["name"], e["charged"], e["outcome"]) for e in self.book().get("settled", [])]
 
     def run(self, name: str = "run", kind: str = "trainingjobs") -> Object:
         return self.api.request("GET", self.path(kind, name))
