@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-import threading
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 from halo_api.conditions import Reason
 from halo_api.run_file import RunFile
@@ -33,11 +33,37 @@ INTERRUPTED = StopCause(
 )
 
 
+class Wake:
+    """Wakes the one loop that waits, from any thread and from signal handlers.
+
+    No threading.Event: a handler that sets one while the thread below it holds the Event's lock waits for itself, forever.
+    A SimpleQueue's `put` is made for handlers.
+    """
+
+    def __init__(self) -> None:
+        self._asked: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """Have the wait end, or the next one not begin."""
+        self._asked.put(None)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it is set, or for so long; return whether it was set."""
+        try:
+            self._asked.get(timeout=max(seconds, 0.0))
+        except Empty:
+            return False
+        # However often it was set before, that is one reason to look.
+        for _ in range(self._asked.qsize()):
+            self._asked.get_nowait()
+        return True
+
+
 class Stop:
     """What was asked of the role. Signal handlers and the reporter's thread ask; one loop heeds, and says when to kill."""
 
     def __init__(self) -> None:
-        self.wake = threading.Event()
+        self.wake = Wake()
         self.kill_at: float | None = None
         self._asked: dict[signal.Signals, StopCause] = {}
         self._heeded: set[signal.Signals] = set()
@@ -48,9 +74,10 @@ class Stop:
         return self._asked.get(signal.SIGUSR1) or self._asked.get(signal.SIGTERM)
 
     def ask(self, cause: StopCause) -> None:
-        """Ask that the role be stopped; the first cause of each signal counts."""
-        self._asked.setdefault(cause.signal, cause)
-        self.wake.set()
+        """Ask that the role be stopped; the first cause of each signal counts, and asking again wakes nobody."""
+        if cause.signal not in self._asked:
+            self._asked[cause.signal] = cause
+            self.wake.set()
 
     def heed(self, run: RunFile, now: float) -> list[StopCause]:
         """Return what the role must now be told; each cause is told once, and may only bring its end nearer."""

@@ -98,7 +98,6 @@ def _keep(
             stop.kill_at = clock() + LOOK_SECONDS
         coming = (LOOK_SECONDS, remaining, stop.kill_at and stop.kill_at - clock())
         stop.wake.wait(min(seconds for seconds in coming if seconds is not None and seconds > 0))
-        stop.wake.clear()
 
 
 def _push_seconds(stop: Stop, now: float) -> float:

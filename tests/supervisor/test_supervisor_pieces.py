@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,33 @@ def test_both_at_once_is_the_budget() -> None:
     stop.ask(BUDGET)
     assert stop.heed(run(), 0) == [BUDGET]
     assert stop.kill_at == 45
+
+
+def test_a_deadline_that_is_over_wakes_the_supervisor_once() -> None:
+    """It is looked at until the role has ended: a wake-up at each look would take the role's own CPU."""
+    stop = Stop()
+    stop.ask(BUDGET)
+    assert stop.wake.wait(0)
+    stop.ask(BUDGET)
+    assert not stop.wake.wait(0)
+    stop.ask(INTERRUPTED)
+    assert stop.wake.wait(0)
+
+
+def test_signals_at_any_moment_leave_the_supervisor_awake() -> None:
+    """A handler that waits for a lock of the thread below it never returns, and nobody is left to kill the role."""
+    program = """
+import signal, sys
+from halo_supervisor.stop import Stop
+wake, seen = Stop().wake, 0
+signal.signal(signal.SIGALRM, lambda *_: wake.set())
+signal.setitimer(signal.ITIMER_REAL, 5e-4, 5e-4)
+while seen < 4000:
+    seen += wake.wait(0.25)
+signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], env=environment, timeout=60, check=True)
 
 
 def report(outcome: Outcome | None, *checkpoints: CheckpointReport) -> Report:
