@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
+import sys
 import time
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -56,6 +58,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     options = parser().parse_args()
+    # Ended early, it still brings the operator back.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # Two of them would have each other's operator killed.
     with lock(cache_root() / "cluster" / ".bench-budget.lock"), preferred() if options.prefer else nullcontext():
         result, runs = bench(options)
