@@ -117,6 +117,7 @@ def proof(stand: Stand, options: argparse.Namespace) -> dict[str, Any]:
         "runs_each": 2 * sizes.each,
         "holds_each": sizes.fits,
         "hold_usd": str(sizes.hold),
+        "holds": sum(len(r.fates) for r in repetitions),
         "violations": len(violations),
         "violation_kinds": dict(kinds),
         "workspace_writes": writes,
@@ -240,7 +241,8 @@ def table(result: dict[str, Any]) -> str:
     columns = {
         "repetitions": "repetitions",
         "runs_each": "runs of each",
-        "holds_each": "holds of each",
+        "holds_each": "of which the wallet is for",
+        "holds": "holds in all",
         "violations": "violations",
         "versions_checked": "versions of the book checked",
         "kills": "kills",

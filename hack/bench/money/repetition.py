@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -11,27 +10,25 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 
 import urllib3
-from tests.api import pods
 from tests.api.client import Object, Refused
-
-from halo_api.conditions import Reason
-from halo_api.report import Outcome
 
 from .book import Book, cost, price
 from .follow import follow
-from .player import Player, Script
+from .player import Player
+from .runs import FATES, OUTCOMES, is_decided, is_held, name_of, soon, wrongly_refused
 from .stand import Room, a_grpo_run, a_training_job
 
 THREADS = 8
 # Far above what it takes while the machine is busy and the leader dies every few seconds.
 LIMIT_SECONDS = 600.0
-ENDS_WITHIN = 8.0
+REFUSED_DELETED = 0.1
 POLL_SECONDS = 0.25
+MICRO = Decimal("0.000001")
 HOLD_FINALIZER = "halo.training/hold"
 PLURAL = {"TrainingJob": "trainingjobs", "GrpoRun": "grporuns"}
-FREE = re.compile(r"([\d.]+)(?: USD)? free")
 
 
 @dataclass(frozen=True)
@@ -122,12 +119,14 @@ class Repetition:
         """Before any run ends, as many hold as the wallet is for; the others are refused, and told why."""
         every = 2 * self.sizes.each
         self._until(lambda: len([r for r in list(self.runs.values()) if is_decided(r)]) == every, self._undecided)
-        status = (self.room.workspace() or {}).get("status", {})
+        status = self._status()
         held = {uid for uid, run in self.runs.items() if is_held(run)}
         if len(held) != self.sizes.fits or status["holds"].keys() != held:
             self.book.says(
                 "WrongCount", f"{len(held)} runs and {len(status['holds'])} of the book hold, not {self.sizes.fits}"
             )
+        if self.book.held_once != held:
+            self.book.says("WrongCount", f"{len(self.book.held_once)} had a hold at some time, and {len(held)} hold")
         if Decimal(status["held"]) != self.room.credit or Decimal(status["balance"]) != 0:
             self.book.says("WrongCount", f"held {status['held']}, balance {status['balance']} of {self.room.credit}")
         for uid, run in self.runs.items():
@@ -140,24 +139,48 @@ class Repetition:
         self.after_count()
 
     def _end(self) -> None:
-        """Have every run that holds end in its own way, and delete some that were refused."""
-        deletes: list[tuple[float, str]] = []
+        """Have every run that holds end in its own way, delete some that were refused, and make more for what is released."""
+        acts: list[tuple[float, Callable[[], object]]] = []
         for uid, run in self.runs.items():
-            if not is_held(run):
-                if self.chance.random() < 0.1:
-                    deletes.append((self.chance.uniform(0, ENDS_WITHIN), uid))
-                continue
-            fate = self.chance.choices(list(FATES), [weight for weight, _ in FATES.values()])[0]
-            self.fates[uid] = fate if run["kind"] == "TrainingJob" else "deleted"
-            if self.fates[uid] == "deleted":
-                deletes.append((self.chance.uniform(0, ENDS_WITHIN), uid))
-            else:
-                self.player.script(uid, FATES[fate][1](self.chance))
-        begun = time.monotonic()
-        for due, uid in sorted(deletes):
-            time.sleep(max(0.0, begun + due - time.monotonic()))
+            if is_held(run):
+                acts += self._fated(uid, run)
+            elif self.chance.random() < REFUSED_DELETED:
+                acts.append((soon(self.chance), partial(self._delete, run)))
+        late: list[str] = []
+
+        def make(number: int) -> None:
+            late.append(self.room.make(a_training_job(f"late-{number:03}"))["metadata"]["uid"])
+
+        acts += [(soon(self.chance), partial(make, number)) for number in range(self.sizes.each // 5)]
+        self._do(acts)
+        decided = lambda: all(uid in self.runs and is_decided(self.runs[uid]) for uid in late)  # noqa: E731
+        self._until(decided, self._undecided)
+        acts = []
+        for uid in late:
             run = self.runs[uid]
-            self.room.api.delete(self.room.path(PLURAL[run["kind"]], run["metadata"]["name"]))
+            if is_held(run):
+                acts += self._fated(uid, run)
+            elif wrong := wrongly_refused(run, self.sizes.hold, self.sizes.hold - MICRO):
+                self.book.says("WrongRefusal", f"{name_of(run)}: {wrong}")
+        self._do(acts)
+
+    def _fated(self, uid: str, run: Object) -> list[tuple[float, Callable[[], object]]]:
+        """Choose how a run ends; return what is to be done for that, and when."""
+        fate = self.chance.choices(list(FATES), [weight for weight, _ in FATES.values()])[0]
+        self.fates[uid] = fate if run["kind"] == "TrainingJob" else "deleted"
+        if self.fates[uid] == "deleted":
+            return [(soon(self.chance), partial(self._delete, run))]
+        self.player.script(uid, FATES[fate][1](self.chance))
+        return []
+
+    def _delete(self, run: Object) -> None:
+        self.room.api.delete(self.room.path(PLURAL[run["kind"]], run["metadata"]["name"]))
+
+    def _do(self, acts: list[tuple[float, Callable[[], object]]]) -> None:
+        begun = time.monotonic()
+        for due, act in sorted(acts, key=lambda one: one[0]):
+            time.sleep(max(0.0, begun + due - time.monotonic()))
+            act()
 
     def _settle(self) -> None:
         """Every hold becomes a charge, and nobody is kept."""
@@ -176,8 +199,10 @@ class Repetition:
             )
         if {entry["run"]["uid"] for entry in entries} != self.fates.keys():
             self.book.says("WrongEntry", f"{len(entries)} are settled, and {len(self.fates)} held")
-        if len(self.book.held_once) != self.sizes.fits:
-            self.book.says("WrongCount", f"{len(self.book.held_once)} runs had a hold at some time")
+        if self.book.held_once != self.fates.keys():
+            self.book.says(
+                "WrongCount", f"{len(self.book.held_once)} had a hold, and {len(self.fates)} were seen to hold"
+            )
         for entry in entries:
             uid = entry["run"]["uid"]
             lives = self.player.lives.get(uid, [])
@@ -220,7 +245,10 @@ class Repetition:
     # --- what is asked
 
     def _status(self) -> Object:
-        return dict((self.room.workspace() or {}).get("status", {}))
+        found = self.room.workspace()
+        if found is not None:
+            self.book.see(found)
+        return dict((found or {}).get("status", {}))
 
     def _kept(self) -> list[str]:
         """Runs that are settled, or were refused, and still have our finalizer; pods of theirs that were not let go."""
@@ -247,73 +275,3 @@ class Repetition:
             if time.monotonic() > end:
                 raise TimeoutError(f"not within {LIMIT_SECONDS:.0f} s: {what()}")
             time.sleep(0.2)
-
-
-def condition(run: Object, type_: str) -> Object:
-    found = run.get("status", {}).get("conditions", [])
-    return next((c for c in found if c["type"] == type_), {"status": "", "reason": "", "message": ""})
-
-
-def is_held(run: Object) -> bool:
-    return bool(condition(run, "Reserved")["status"] == "True")
-
-
-def is_decided(run: Object) -> bool:
-    return is_held(run) or bool(condition(run, "Failed")["status"] == "True")
-
-
-def name_of(run: Object) -> str:
-    return str(run["metadata"]["name"])
-
-
-def wrongly_refused(run: Object, hold: Decimal) -> str:
-    """Say what is wrong with a refusal: while nobody has ended, only a wallet that is all held is too small for an equal hold."""
-    failed = condition(run, "Failed")
-    found = FREE.search(failed["message"])
-    if failed["reason"] != Reason.INSUFFICIENT_FUNDS or not found:
-        return f"{failed['reason']}: {failed['message']}"
-    if Decimal(found[1]) != 0 or f"{hold.normalize():f} USD" not in failed["message"]:
-        return f"it should say that {hold.normalize():f} USD are needed and 0 free: {failed['message']}"
-    return ""
-
-
-# --- how runs end
-
-
-def soon(chance: random.Random) -> float:
-    return chance.uniform(0, ENDS_WITHIN)
-
-
-def interrupted(_pod: Object) -> Outcome:
-    return pods.failed(Reason.INTERRUPTED, "its node was drained")
-
-
-def wrong(_pod: Object) -> Outcome:
-    return pods.failed(Reason.OUT_OF_MEMORY, "its rows are too long")
-
-
-def succeeds(chance: random.Random) -> Script:
-    return [(soon(chance), pods.trained)]
-
-
-def fails(chance: random.Random) -> Script:
-    return [(soon(chance), wrong)]
-
-
-def goes_on(chance: random.Random) -> Script:
-    """Interrupted once; what its attempts used is counted together."""
-    return [(soon(chance) / 2, interrupted), (soon(chance) / 2, pods.trained)]
-
-
-FATES: dict[str, tuple[int, Callable[[random.Random], Script]]] = {
-    "succeeds": (4, succeeds),
-    "fails": (2, fails),
-    "goes on": (2, goes_on),
-    "deleted": (2, succeeds),
-}
-OUTCOMES = {
-    "succeeds": Reason.SUCCEEDED,
-    "fails": Reason.OUT_OF_MEMORY,
-    "goes on": Reason.SUCCEEDED,
-    "deleted": Reason.CANCELLED,
-}
