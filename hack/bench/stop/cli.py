@@ -27,7 +27,10 @@ MOST_OVERRUN = 60.0
 # In each wave, so many trainers hang before their deadline.
 HANG = {UP: 1, DOWN: 2}
 MORE_WAVES = 2
-TIMES = "A wave takes about six minutes whatever its size: the least budget that a run is accepted with is nearly five."
+TIMES = (
+    "A wave takes five to six minutes whatever its size: the least budget that a run is accepted with is nearly five. "
+    "By default there are six waves, in about 35 minutes."
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
         description="Measure on real trainers, on the embedded cluster, when a run ends that has used its budget: with the "
         f"operator up, and with it killed before the deadline. {TIMES} Needs root, since it stops processes of pods.",
     )
-    top.add_argument("--quick", action="store_true", help="one run of each scenario: two waves, about twelve minutes")
+    top.add_argument("--quick", action="store_true", help="one run of each scenario: two waves, about eleven minutes")
     top.add_argument("--runs", type=int, metavar="N", help=f"runs of each scenario (default {RUNS})")
     top.add_argument("--at-once", type=int, default=AT_ONCE, metavar="N", help=f"runs of a wave (default {AT_ONCE})")
     top.add_argument(
