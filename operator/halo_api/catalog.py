@@ -290,8 +290,15 @@ class GpuClassSpec(ApiModel):
         Field(
             gt=0,
             le=1000,
-            description="h100Equivalent says how many H100s one of these is worth: its hours count that much.",
+            description="h100Equivalent says how many H100s one of these is worth, at least 0.001: its hours count that much.",
             examples=[1.4],
+            # No minimum: the API server compares whole numbers with a truncated one.
+            json_schema_extra=cel(
+                rule(
+                    "self <= 0.0 || self >= 0.001",
+                    "'found %s, less than 0.001; hours of it would count as nothing'.format([string(self)])",
+                )
+            ),
         ),
     ] = 1.0
     peak_tflops: Annotated[

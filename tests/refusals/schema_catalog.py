@@ -79,6 +79,7 @@ CLASS_ROWS = [
     *outside("memoryGiB", CLASS, 0, 4097),
     *outside("perNode", CLASS, 0, 129),
     *outside("h100Equivalent", CLASS, 0, 1001),
+    row("a GPU worth next to nothing", CLASS, {"h100Equivalent": 1e-300}, "spec.h100Equivalent", "less than 0.001"),
     *outside("peakTflops", CLASS, 0, 1000001),
     *outside("bandwidthTBs", CLASS, 0, 10001),
 ]  # fmt: skip
