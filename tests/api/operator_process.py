@@ -96,6 +96,12 @@ class OperatorProcess:
         self._process.kill()
         self._process.wait()
 
+    def replace(self) -> None:
+        """Kill it; another pod, with a name of its own, comes in its place."""
+        self.kill()
+        self.identity = self.environment["HALO_POD_NAME"] = f"operator-{uuid.uuid4().hex[:6]}"
+        self.start()
+
     def stop(self) -> int:
         self._process.send_signal(signal.SIGCONT)
         self._process.terminate()
