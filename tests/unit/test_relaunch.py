@@ -10,7 +10,7 @@ from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan import names
 from halo_operator.plan.run import plan_run
 from halo_operator.plan.world import GpuEntry, PodView, RunWorld
-from tests.unit.builders import NOW, catalog, ended, failure, gpu, pod, running, seconds, spec
+from tests.unit.builders import NOW, catalog, ended, failure, gpu, pod, running, seconds, spec, success
 from tests.unit.test_run_plan import started
 
 TOO_LATE = seconds(601)
@@ -65,3 +65,15 @@ def test_a_run_whose_name_starts_with_a_digit_gets_a_service_that_kubernetes_tak
     name = names.rendezvous_service(run, "uid-1")
     assert name[0].isalpha()
     assert len(name) <= names.LONGEST_LABEL
+
+
+def test_an_adapter_whose_digest_is_not_that_of_its_files_is_made_again_and_never_published() -> None:
+    made = success()
+    assert made.adapter
+    other = made.model_copy(update={"adapter": made.adapter.model_copy(update={"digest": "sha256:" + "0" * 64})})
+    at = replace(started(), pods=(ended(running(pod()), other, NOW + seconds(60)),))
+    plan = plan_run(at, NOW + seconds(61))
+    assert plan.first == ()
+    assert plan.status
+    assert (plan.status.attempt, plan.status.attempts[0].reason) == (2, "Crashed")
+    assert "is not that of its files" in str(plan.status.attempts[0].message)
