@@ -21,12 +21,12 @@ from halo_supervisor.outcome import RoleEnd, outcome_of
 from halo_supervisor.paths import Paths
 from halo_supervisor.reporter import Reporter
 from halo_supervisor.role import Role
-from halo_supervisor.stop import BUDGET, INTERRUPTED, STOPPED, Stop
+from halo_supervisor.stop import BUDGET, INTERRUPTED, STOPPED, Stop, StopCause
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
-# What a role that took all its time at the end of the budget leaves for the last push: its GPUs wait for that.
+# At the end of the budget, for the last push: an operator that is away would have the GPUs wait for it, paid for and idle.
 LAST_PUSH_SECONDS = 5.0
 
 
@@ -66,7 +66,7 @@ def supervise(
     log.info("%s %s: %s", outcome.result, outcome.reason, outcome.message)
     _leave(outcome, paths)
     final = reporter.current().model_copy(update={"outcome": outcome, "phase": "Done"})
-    reporter.finish(final, _push_seconds(stop, clock()))
+    reporter.finish(final, push_seconds(stop.cause))
     return 0 if outcome.result == "Succeeded" else 1
 
 
@@ -100,11 +100,9 @@ def _keep(
         stop.wake.wait(min(seconds for seconds in coming if seconds is not None and seconds > 0))
 
 
-def _push_seconds(stop: Stop, now: float) -> float:
-    """Return how long the last push may be tried: at the end of the budget what the role has left of its own time."""
-    if stop.kill_at is None or stop.cause is None or stop.cause.reason != Reason.BUDGET_REACHED:
-        return math.inf
-    return max(stop.kill_at - now, LAST_PUSH_SECONDS)
+def push_seconds(cause: StopCause | None) -> float:
+    """Return how long the last push may be tried: at the end of the budget it is short, since the termination message says the same."""
+    return LAST_PUSH_SECONDS if cause is not None and cause.reason == Reason.BUDGET_REACHED else math.inf
 
 
 def _heed(answer: Answer, countdown: Countdown, stop: Stop) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from halo_supervisor.cgroup import oom_kills
 from halo_supervisor.deadline import Countdown, birth
 from halo_supervisor.outcome import RoleEnd, outcome_of
 from halo_supervisor.stop import BUDGET, INTERRUPTED, STOPPED, Stop, StopCause
+from halo_supervisor.supervise import push_seconds
 
 
 class Clock:
@@ -110,6 +112,13 @@ def test_a_deadline_that_is_over_wakes_the_supervisor_once() -> None:
     assert not stop.wake.wait(0)
     stop.ask(INTERRUPTED)
     assert stop.wake.wait(0)
+
+
+@pytest.mark.parametrize(("cause", "seconds"), [(BUDGET, 5), (STOPPED, 5), (INTERRUPTED, math.inf), (None, math.inf)])
+def test_at_the_end_of_the_budget_gpus_do_not_wait_for_an_operator_that_is_away(
+    cause: StopCause | None, seconds: float
+) -> None:
+    assert push_seconds(cause) == seconds
 
 
 def test_signals_at_any_moment_leave_the_supervisor_awake() -> None:
