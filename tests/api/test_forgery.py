@@ -397,6 +397,49 @@ def reviewed(operator: Kubectl, token: str) -> dict[str, Any]:
     return status
 
 
+# --- its money
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_member_takes_no_hold_away_and_grants_nothing(alice: Kubectl, operator: Kubectl, admin: Kubectl) -> None:
+    """With no operator there, which would let go of a run that holds nothing."""
+    create(alice, training_job())
+    grant = {
+        "apiVersion": "halo.training/v1alpha1",
+        "kind": "Workspace",
+        "metadata": {"name": "workspace"},
+        "spec": {"wallet": {"creditUsd": 100}},
+    }
+    paula = admin.as_user(user := f"paula-{admin.namespace}")
+    admin("create", "clusterrolebinding", user, "--clusterrole=halo-platform", f"--user={user}")
+    try:
+        eventually(lambda: paula.run("get", "workspaces").returncode == 0, "the platform role is in force")
+        assert "forbidden" in alice.refused("create", "-f", "-", stdin=grant)
+        create(paula, grant)
+        for what in ("trainingjob/support-sft", "workspace/workspace"):
+            patch = ("patch", what, "--type=merge", "-p")
+            operator(*patch, '{"metadata": {"finalizers": ["halo.training/hold"]}}')
+            for left in ("null", "[]", '["alice/mine"]'):
+                refused = alice.refused(*patch, f'{{"metadata": {{"finalizers": {left}}}}}')
+                assert ("once the run's hold is settled" if "job" in what else "forbidden") in refused
+        alice("label", "trainingjob", "support-sft", "team=support")
+        alice("patch", "trainingjob", "support-sft", "--type=merge", "-p", '{"spec": {"suspend": true}}')
+        # Of her own she may put on and take off what she likes, and delete the run: it waits for its settlement.
+        both = '{"metadata": {"finalizers": ["halo.training/hold", "alice/mine"]}}'
+        alice("patch", "trainingjob", "support-sft", "--type=merge", "-p", both)
+        alice("delete", "trainingjob", "support-sft", "--wait=false")
+        one = '{"metadata": {"finalizers": ["halo.training/hold"]}}'
+        alice("patch", "trainingjob", "support-sft", "--type=merge", "-p", one)
+        assert alice("get", "trainingjobs", "-o", "name") == "trainingjob.halo.training/support-sft"
+        admin("create", "role", "jobs", "--verb=patch,get", "--resource=trainingjobs.halo.training")
+        admin("create", "rolebinding", "jobs", "--role=jobs", f"--user={user}")
+        none = ("patch", "trainingjob", "support-sft", "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
+        eventually(lambda: paula.run(*none).returncode == 0, "who grants may let go of it")
+        paula("patch", "workspace", "workspace", "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
+    finally:
+        admin("delete", "clusterrolebinding", user)
+
+
 # --- its status
 
 
