@@ -460,6 +460,16 @@ def test_a_suspended_run_keeps_its_hold_and_pays_nothing_while_it_waits() -> Non
     charged(ns, "0.5", "Succeeded")
 
 
+def test_a_hold_that_buys_more_time_than_there_are_dates_starts_as_any_other() -> None:
+    ns = Namespace(hours=1e6)
+    ns.gpu = gpu(h100Equivalent=0.001, perNode=1)
+    ns.submit("run", 100_000)
+    rest(ns)
+    ns.bind(ns.of("run")[0])
+    rest(ns)
+    assert reason(ns) == "Running"
+
+
 # Raises
 
 
@@ -481,14 +491,15 @@ def test_a_raise_is_held_first_then_the_deadline_moves_on_the_live_pods() -> Non
     assert ns.book.status.holds[ns.runs["run"].meta.uid].raised_at
 
 
-def test_a_raise_that_is_not_free_leaves_things_as_they_are_says_so_once_and_is_asked_again() -> None:
+def test_a_raise_that_is_not_free_leaves_things_as_they_are_says_so_once_and_is_tried_again_later() -> None:
     ns = training(budget=2, hours=2.5)
     ns.edit("run", budget={"h100Hours": 3})
     rest(ns)
     for _ in range(3):
         plan = ns.look("run")
         assert plan
-        assert (plan.status, isinstance(plan.ask, Wanted)) == (None, True)
+        # Asked of the Workspace it would be refused and wake the run, which would ask again, as fast as both can.
+        assert (plan.status, plan.ask, plan.requeue_after) == (None, None, 60)
     (told,) = said(ns, "InsufficientFunds")
     assert told == words(ns, "Reserved")
     assert told == (
@@ -499,6 +510,20 @@ def test_a_raise_that_is_not_free_leaves_things_as_they_are_says_so_once_and_is_
     ns.grant(hours=5)
     rest(ns)
     assert (words(ns, "Reserved"), ns.deadline(ns.of("run")[0]).sequence) == ("3 H100-hours are held", 2)
+
+
+@pytest.mark.parametrize(
+    ("move", "why"), [("grant", "its Workspace has no allocation any more"), ("delete_book", "is being deleted")]
+)
+def test_a_raise_that_its_workspace_can_not_hold_at_all_is_not_asked_for(move: str, why: str) -> None:
+    ns = training(budget=2)
+    getattr(ns, move)()
+    ns.edit("run", budget={"h100Hours": 3})
+    rest(ns)
+    plan = ns.look("run")
+    assert plan
+    assert (plan.status, plan.ask) == (None, None)
+    assert why in words(ns, "Reserved")
 
 
 def test_a_raise_while_the_next_attempt_waits_is_told_once_and_kept() -> None:

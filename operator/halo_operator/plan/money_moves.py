@@ -16,7 +16,7 @@ from halo_operator.plan.metering import metered
 from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan, clear, merged, state
 from halo_operator.plan.names import HOLD_FINALIZER
 from halo_operator.plan.wishes import Wanted
-from halo_operator.plan.world import Meta, Note, Plan, RunWorld
+from halo_operator.plan.world import Meta, Note, Plan, RunWorld, WorkspaceEntry
 
 T = ConditionType
 # A hold is decided within moments; one that takes longer is worth a status of its own.
@@ -64,20 +64,31 @@ def raised(world: RunWorld, status: TrainingJobStatus) -> tuple[TrainingJobStatu
         return told(status, ("True", Reason.BUDGET_HELD, f"{claim.words_of(hold)} are held")), Plan(
             notes=(Note("Normal", "BudgetRaised", words),)
         )
-    asking: RunPlan = Plan(ask=wanted, requeue_after=RECHECK_SECONDS)
-    workspace = world.catalog.workspace
+    short = shortfall(world.catalog.workspace, wanted, wanted.amount - has)
+    if short is None:
+        return status, Plan(ask=wanted, requeue_after=RECHECK_SECONDS)
+    # What is not free is not asked for: the Workspace would answer at once, and wake the run to ask again at once.
+    waits: RunPlan = Plan(requeue_after=RECHECK_SECONDS)
+    words = (
+        f"spec.budget.h100Hours: found {money.plain(money.decimal_of(world.spec.budget.h100_hours if world.spec.budget else 0))}, "
+        f"for which {money.usd(wanted.amount - has)} {unit_words(wanted)} more must be held, but {short}; "
+        f"the run goes on with the {money.usd(has)} that it has, and asks again"
+    )
+    before = condition_of(status.conditions, T.RESERVED)
+    status = told(status, ("True", Reason.BUDGET_HELD, words))
+    if before is None or before.message != words:
+        waits = replace(waits, notes=(Note("Warning", Reason.INSUFFICIENT_FUNDS, words),))
+    return status, waits
+
+
+def shortfall(workspace: WorkspaceEntry, wanted: Wanted, more: int) -> str | None:
+    """Say why the Workspace would not hold so much more; None where it would."""
+    if workspace.deleting:
+        return "its Workspace is being deleted and holds nothing new"
     free = workspace.free_usd if wanted.unit == "USD" else workspace.free_h100_hours
-    if free is not None and wanted.amount - has > free * money.MICRO:
-        words = (
-            f"spec.budget.h100Hours: found {money.plain(money.decimal_of(world.spec.budget.h100_hours if world.spec.budget else 0))}, "
-            f"for which {money.usd(wanted.amount - has)} {unit_words(wanted)} more must be held, but {money.plain(max(free, free * 0))} are free; "
-            f"the run goes on with the {money.usd(has)} that it has, and asks again"
-        )
-        before = condition_of(status.conditions, T.RESERVED)
-        status = told(status, ("True", Reason.BUDGET_HELD, words))
-        if before is None or before.message != words:
-            asking = replace(asking, notes=(Note("Warning", Reason.INSUFFICIENT_FUNDS, words),))
-    return status, asking
+    if free is None:
+        return f"its Workspace has no {'wallet' if wanted.unit == 'USD' else 'allocation'} any more"
+    return f"{money.plain(max(free, free * 0))} are free" if more > free * money.MICRO else None
 
 
 def told(status: TrainingJobStatus, fact: Fact) -> TrainingJobStatus:

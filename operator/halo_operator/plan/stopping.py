@@ -18,6 +18,8 @@ from halo_operator.plan.world import PodView
 PUBLISH_SECONDS = 30.0
 # After its last second a run's pods have this long to end by themselves; with the grace of their deletion it stays under 60 s.
 OVERDUE_SECONDS = 30.0
+# Of a slow GPU a hold may buy more than there are dates; a century is as good as no limit.
+LONGEST_SECONDS = 100 * 365 * 86_400.0
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,8 @@ def limit_of(spec: TrainingJobSpec, status: TrainingJobStatus) -> Limit | None:
     bought = bought_ms(spec, status)
     if bought is None:
         return None
-    return Limit(
-        (bought - closed_ms(status.usage)) / spec.gpu.count / 1000, phase_seconds(status, "publish", PUBLISH_SECONDS)
-    )
+    wall = (bought - closed_ms(status.usage)) / spec.gpu.count / 1000
+    return Limit(min(wall, LONGEST_SECONDS), phase_seconds(status, "publish", PUBLISH_SECONDS))
 
 
 def overrun_seconds(spec: TrainingJobSpec, status: TrainingJobStatus) -> float:
