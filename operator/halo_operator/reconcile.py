@@ -150,7 +150,7 @@ class Reconciler:
         except ValidationError as error:
             return await (self._leave_unread(body, pods) if meta.deleting else self._unreadable(body, error))
         status = TrainingJobStatus.model_validate(body.get("status", {}))
-        views = await views_of(self._cluster, self._reports, pods, self._now())
+        views = await views_of(self._cluster, self._reports, pods, status, self._now())
         over = meta.deleting or is_terminal(status)
         fresh = status.frozen is None and not over
         asked = self._desk.seconds(key.namespace, meta.uid)

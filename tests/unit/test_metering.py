@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from copy import deepcopy
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -15,13 +16,17 @@ from halo_api.report import Deadline, ProgressReport, Report
 from halo_api.run_file import DEADLINE_ANNOTATION
 from halo_api.run_status import Hold
 from halo_api.training_job import TrainingJobStatus
+from halo_operator.cluster import Cluster
+from halo_operator.last_signs import views_of
 from halo_operator.plan import progress
 from halo_operator.plan.attempts import attempt_of
 from halo_operator.plan.conditions import stamp
 from halo_operator.plan.freeze import freeze
 from halo_operator.plan.metering import closed_ms, gpu_ms, metered, settled, total_ms, used, with_attempt
+from halo_operator.plan.names import METERED_FINALIZER
 from halo_operator.plan.pod_view import LOST_AFTER_SECONDS, all_of, heartbeat_of, pod_view
 from halo_operator.plan.world import GpuEntry, Object
+from halo_operator.reports import Reports
 from tests.unit.builders import NOW, catalog, gpu, seconds, trainer_object, world
 
 FIVE_MINUTES = 300.0
@@ -156,6 +161,22 @@ def test_a_heartbeat_is_told_on_the_api_servers_clock() -> None:
     renewed = (at(77.25) - seconds(FIVE_MINUTES)).isoformat()
     assert heartbeat_of({"spec": {"renewTime": renewed}}, view) == at(77.25)
     assert heartbeat_of({"spec": {}}, view) is None
+
+
+def test_an_operator_that_restarted_takes_a_lost_pods_last_report_from_the_status() -> None:
+    class NoLease:
+        async def get(self, *_: str) -> None:
+            """The Node was deleted, and its Lease with it."""
+
+    pod = with_condition(trainer_object(), **READY)
+    pod["metadata"] |= {"deletionTimestamp": stamp(at(1000)), "finalizers": [METERED_FINALIZER]}
+    progress = {"step": 5, "steps": 9, "percent": 55, "updatedAt": stamp(at(600))}
+    status = TrainingJobStatus.model_validate({"attempt": 1, "progress": progress})
+    reports, now = Reports(lambda: at(590)), at(1000 + LOST_AFTER_SECONDS + 1)
+    told = [asyncio.run(views_of(cast(Cluster, NoLease()), reports, [pod], status, now))]
+    reports.put(Report(run_uid=told[0][0].run_uid or "", attempt=1))
+    told.append(asyncio.run(views_of(cast(Cluster, NoLease()), reports, [pod], status, now)))
+    assert [view.finished_at for (view,) in told] == [at(600), at(590)]
 
 
 def test_a_pod_whose_end_its_node_told_is_not_lost_however_long_it_is_held() -> None:
