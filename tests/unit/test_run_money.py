@@ -12,8 +12,9 @@ from halo_api.ledger import LedgerEntry
 from halo_api.report import Outcome
 from halo_api.run_file import RUN_ANNOTATION, RunFile
 from halo_operator.plan import money
+from halo_operator.plan.moves import RECHECK_SECONDS
 from halo_operator.plan.names import HOLD_FINALIZER
-from halo_operator.plan.run import is_terminal
+from halo_operator.plan.run import is_terminal, not_made, plan_run
 from halo_operator.plan.wishes import Wanted
 from halo_operator.plan.world import Object
 from tests.unit.builders import checkpoint, failure, gpu, seconds, success
@@ -354,6 +355,24 @@ def test_publishing_that_fails_is_tried_again_up_to_the_backoff_limit() -> None:
     assert (reason(ns, "Failed"), is_true(ns.runs["run"].status.conditions, "Complete")) == ("Crashed", False)
     assert "the checkpoint of step 40 could not be published: no space left" in words(ns)
     charged(ns, "1", "Crashed")
+
+
+def test_a_publish_pod_that_a_quota_refuses_is_tried_again_without_a_word() -> None:
+    ns = publishing()
+    ns.pods = {uid: pod for uid, pod in ns.pods.items() if pod not in ns.of("run", "publish")}
+    run = ns.runs["run"]
+    told = not_made(ns.world(run), "exceeded quota: pods", ns.now)
+    assert told.status
+    ns.written(run, status=told.status)
+    again = plan_run(ns.world(run), ns.now)
+    assert (again.status, again.notes, again.requeue_after) == (None, (), RECHECK_SECONDS)
+    assert len(again.create) == 1
+    rest(ns)
+    (pod,) = ns.of("run", "publish")
+    ns.bind(pod)
+    ns.end(pod, success(40))
+    rest(ns)
+    assert reason(ns, "Complete") == "BudgetReached"
 
 
 @pytest.mark.parametrize("outcome", [failure("BudgetBeforeFirstCheckpoint"), left_behind(None)], ids=["said", "killed"])

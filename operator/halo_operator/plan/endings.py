@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from halo_api.conditions import ConditionType, Reason
+from halo_api.conditions import ConditionType, Reason, condition_of
 from halo_api.receipt import files_digest
 from halo_api.report import Outcome
 from halo_api.run_status import AdapterRef, Frozen
@@ -21,7 +21,7 @@ from halo_operator.plan.money_moves import charged_words, concluded
 from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan, clear, merged, released, state
 from halo_operator.plan.pod_view import parse_time
 from halo_operator.plan.receipt import Known, statement_of
-from halo_operator.plan.world import Note, PodView, RunWorld
+from halo_operator.plan.world import Note, Plan, PodView, RunWorld
 
 T = ConditionType
 
@@ -214,6 +214,7 @@ def at_budget(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attemp
     found = sorted((p for p in world.pods if p.role == "publish"), key=lambda p: p.rank)
     last = found[-1] if found else None
     if last and not last.ended:
+        status = status.model_copy(update={"waiting": None})
         words = f"its budget is reached; the checkpoint of step {status.checkpoints[-1].step} is published"
         return state(world, status, conditions.working(Reason.PUBLISHING, blocked_words(last, words)), now)
     if last and last.outcome and last.outcome.result == "Succeeded":
@@ -230,6 +231,9 @@ def at_budget(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attemp
     resume = progress.resume_from(status)
     assert resume is not None
     made = children.publish_pod(world.meta, frozen, resume, attempt.number, len(found), world.environment)
+    if conditions.is_rejected(condition_of(world.status.conditions, T.SCHEDULED)):
+        # As when an attempt starts: to say otherwise before each try would be two writes a try, and each wakes the next.
+        return Plan(create=(made,), requeue_after=RECHECK_SECONDS)
     return replace(plan, create=(made,))
 
 
