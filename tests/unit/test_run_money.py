@@ -266,6 +266,25 @@ def test_pods_that_were_bound_at_different_times_stop_at_the_same_moment() -> No
     ]
 
 
+@pytest.mark.parametrize("outcome", [failure("BudgetBeforeFirstCheckpoint"), left_behind()], ids=["fresh", "resumed"])
+def test_a_pod_whose_time_ran_out_while_it_waited_for_the_last_one_costs_nothing_and_ends_nothing(
+    outcome: Outcome,
+) -> None:
+    ns = held(budget=0.2, count=2)
+    first, _ = ns.of("run")
+    ns.bind(first)
+    rest(ns)
+    after(ns, 331)
+    ns.end(first, outcome)
+    rest(ns)
+    assert (reason(ns), ns.runs["run"].status.attempt) == ("Queued", 2)
+    assert words(ns) == "attempt 1 got only part of its GPUs within 330 s and gives them back"
+    after(ns, 150)
+    rest(ns)
+    (again, _) = ns.of("run")
+    assert ns.deadline(again).remaining_seconds == 360 - PUBLISH
+
+
 def test_what_does_not_end_by_itself_is_killed_half_a_minute_after_its_time() -> None:
     ns = training(budget=1)
     ns.push("run", checkpoints=(checkpoint(40),))

@@ -14,7 +14,7 @@ from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan import conditions, progress, stopping
 from halo_operator.plan import pods as children
 from halo_operator.plan.adapter import adapter, adapter_spec
-from halo_operator.plan.attempts import Attempt, attempt_of
+from halo_operator.plan.attempts import AT_BUDGET, Attempt, attempt_of
 from halo_operator.plan.conditions import Facts
 from halo_operator.plan.metering import metered
 from halo_operator.plan.money_moves import charged_words, concluded
@@ -102,6 +102,9 @@ def wind_up(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, outcom
         return replace(
             plan, release=released(attempt), delete=tuple(p.ref for p in attempt.pods if p.deleting_since is None)
         )
+    if attempt.bound_at is None and outcome.reason in AT_BUDGET:
+        # Its own clock ran out while it waited for the last pod: nothing of the budget is used.
+        return give_back(world, status, attempt, now)
     return relaunch_or_fail(world, status, attempt, outcome, now)
 
 
@@ -159,7 +162,10 @@ def relaunch_or_fail(
 
 def give_back(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: datetime) -> RunPlan:
     """Free the GPUs of an attempt that only some of its pods found: all or none."""
-    words = f"attempt {attempt.number} got only part of its GPUs within {world.environment.start_timeout_seconds} s and gives them back"
+    limit = stopping.limit_of(world.spec, status)
+    patience: float = world.environment.start_timeout_seconds
+    patience = patience if limit is None else min(patience, limit.role_seconds)
+    words = f"attempt {attempt.number} got only part of its GPUs within {patience:.0f} s and gives them back"
     status = recorded(world, status, attempt, GAVE_BACK, words, now)
     status = status.model_copy(update={"attempt": attempt.number + 1, "waiting": words})
     plan = state(world, status, conditions.working(Reason.QUEUED, words), now, Note("Warning", GAVE_BACK, words))
