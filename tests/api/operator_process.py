@@ -79,7 +79,7 @@ class OperatorProcess:
 
     def wait_until_leading(self) -> OperatorProcess:
         eventually(
-            lambda: f"leading as {self.identity}" in self.said(), f"{self.identity} leads: {self.said()[-2000:]}", 60
+            lambda: f"leading as {self.identity}" in self.said(), f"{self.identity} leads: {self.said()[-2000:]}", 180
         )
         return self
 
@@ -106,7 +106,7 @@ class OperatorProcess:
         self._process.send_signal(signal.SIGCONT)
         self._process.terminate()
         try:
-            return self._process.wait(20)
+            return self._process.wait(60)
         except subprocess.TimeoutExpired:
             self.kill()
             raise

@@ -58,25 +58,32 @@ def identities(stage: Stage) -> dict[str, str]:
 
 
 def versions(stage: Stage) -> dict[str, str]:
-    found = [*stage.api.items(stage.path("trainingjobs")), *stage.api.items(stage.path("datasets")), *stage.all_pods()]
+    kinds = ("trainingjobs", "datasets", "workspaces")
+    found = [*(item for kind in kinds for item in stage.api.items(stage.path(kind))), *stage.all_pods()]
     return {f"{o['metadata']['name']}": o["metadata"]["resourceVersion"] for o in found}
 
 
 def of_every_kind(stage: Stage, operator: OperatorProcess) -> None:
-    """Runs that are over, refused, waiting, queued and running."""
+    """Runs that are over and charged, refused, waiting, queued, running, short of a raise, and their Workspace."""
+    stage.grant(allocation={"h100Hours": 40})
     stage.inspected_dataset()
-    done = stage.start("done")
+    share = {"budget": {"h100Hours": 8}}
+    done = stage.start("done", **share)
     stage.finish(done, pods.trained(done))
-    stage.create(training_job(stage.base, "refused", baseModel="smol"))
-    stage.create(training_job(stage.base, "waiting", lora={"dataset": "later"}))
+    stage.create(training_job(stage.base, "refused", baseModel="smol", **share))
+    stage.create(training_job(stage.base, "waiting", lora={"dataset": "later"}, **share))
     # The node has 16 GPUs.
-    whole = {"gpu": {"type": stage.base, "count": 8}, "batch": 8}
+    whole = {"gpu": {"type": stage.base, "count": 8}, "batch": 8, **share}
     for name in ("running", "running-too"):
         pods.run(stage.node, pod := stage.start(name, **whole))
     stage.start("queued", **whole)
     stage.push_until_acknowledged(operator, pod, pods.report(pod, 1, step=5, saved=(5,)))
     for name, state in (("done", "Succeeded"), ("refused", "Refused"), ("waiting", "Waiting"), ("queued", "Queued")):
         stage.until_state(state, name)
+    stage.api.patch(stage.path("trainingjobs", "running"), {"spec": {"budget": {"h100Hours": 80}}})
+    stage.until(lambda: "more must be held" in stage.condition("Reserved", "running")["message"], "its raise waits")
+    stage.until(lambda: set(stage.held()) == {"running", "running-too", "queued"}, "three holds are open")
+    assert [name for name, _, _ in stage.entries()] == ["done"]
 
 
 def test_an_idle_operator_writes_nothing_and_an_upgrade_restarts_nothing(
@@ -98,7 +105,8 @@ def test_an_idle_operator_writes_nothing_and_an_upgrade_restarts_nothing(
 
     with replica(installed_chart, HALO_TRAINER_IMAGE="localhost/halo-trainer:next") as upgraded:
         upgraded.wait_until_leading()
-        objects = len(stage.api.items(stage.path("trainingjobs"))) + len(stage.api.items(stage.path("datasets")))
+        kinds = ("trainingjobs", "datasets", "workspaces")
+        objects = sum(len(stage.api.items(stage.path(kind))) for kind in kinds)
         eventually(lambda: reconciled(upgraded) >= objects, "it has looked at everything")
         settled(idle)
     assert written_by_the_operator(idle) == []
@@ -135,5 +143,9 @@ def test_the_operator_never_asks_for_what_its_roles_do_not_allow(audit: AuditLog
         "services",
         "trainingjobs/status",
         "recipes",
+        # Their finalizer, and the book.
+        "trainingjobs",
+        "workspaces",
+        "workspaces/status",
     }
     assert {e.resource for e in asked if e.stored} <= written
