@@ -209,6 +209,29 @@ def test_a_run_that_is_refused_while_its_hold_is_being_placed_does_not_leave_it_
     assert (ns.book.status.holds, ns.runs["run"].meta.finalizers) == ({}, ())
 
 
+def test_a_run_whose_service_was_refused_first_makes_no_pod_before_its_status_says_what_is_held() -> None:
+    ns = Namespace(hours=10)
+    ns.submit("run", 4, count=2)
+    ns.look("run")
+    ns.count()
+    run = ns.runs["run"]
+    # Somebody has a Service of that name, so that nothing was written yet but this; then it is gone.
+    told = not_made(ns.world(run), "Service run-rendezvous exists and is not this run's; delete it", ns.now)
+    assert told.status
+    ns.written(run, status=told.status)
+    rest(ns)
+    assert (ns.runs["run"].status.attempt, reason(ns, "Reserved"), len(ns.of("run"))) == (1, "BudgetHeld", 2)
+    for pod in ns.of("run"):
+        ns.bind(pod)
+    after(ns, HOUR)
+    ns.delete("run")
+    rest(ns)
+    for pod in list(ns.pods.values()):
+        ns.end(pod, failure("Interrupted"))
+    rest(ns)
+    charged(ns, "2", "Cancelled")
+
+
 def test_a_run_without_a_wallet_or_allocation_holds_nothing_and_is_metered() -> None:
     ns = Namespace()
     ns.submit("run")

@@ -150,8 +150,9 @@ def launch(
         )
     plan = state(world, status, conditions.working(Reason.STARTING, words, extra), now, *notes)
     service = (pods.rendezvous_service(world.meta),) if layout.nodes > 1 else ()
-    if conditions.is_rejected(condition_of(world.status.conditions, T.SCHEDULED)):
-        # The status says what refused the pods the last time; it stays true until they are there.
+    if extra is None and conditions.is_rejected(condition_of(world.status.conditions, T.SCHEDULED)):
+        # The status says what refused the pods the last time; it stays true until they are there. Of a run whose Service was
+        # refused before its first status it does not say yet what was frozen and held: nothing is made before it does.
         return Plan(first=service, create=missing, requeue_after=RECHECK_SECONDS)
     return replace(plan, first=service, create=missing)
 
