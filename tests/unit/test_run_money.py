@@ -11,7 +11,7 @@ from halo_api.conditions import Reason, condition_of, is_true
 from halo_api.ledger import LedgerEntry
 from halo_api.report import Outcome
 from halo_api.run_file import RUN_ANNOTATION, RunFile
-from halo_operator.plan import money
+from halo_operator.plan import money, names
 from halo_operator.plan.moves import RECHECK_SECONDS
 from halo_operator.plan.names import HOLD_FINALIZER
 from halo_operator.plan.run import is_terminal, not_made, plan_run
@@ -397,6 +397,40 @@ def test_publishing_that_fails_is_tried_again_up_to_the_backoff_limit() -> None:
     assert (reason(ns, "Failed"), is_true(ns.runs["run"].status.conditions, "Complete")) == ("Crashed", False)
     assert "the checkpoint of step 40 could not be published: no space left" in words(ns)
     charged(ns, "1", "Crashed")
+
+
+def test_a_checkpoint_that_is_gone_leaves_the_adapter_to_the_one_before() -> None:
+    ns = training(budget=1, backoffLimit=0)
+    ns.push("run", checkpoints=(checkpoint(20), checkpoint(40)))
+    after(ns, HOUR + 12)
+    ns.end(ns.of("run")[0], left_behind())
+    rest(ns)
+    (pod,) = ns.of("run", "publish")
+    ns.bind(pod)
+    ns.end(pod, failure("CheckpointCorrupt", "found nothing there"))
+    rest(ns)
+    (_, pod) = ns.of("run", "publish")
+    publish = run_file(pod).publish
+    assert publish
+    assert publish.checkpoint.step == 20
+    ns.bind(pod)
+    rest(ns)
+    assert words(ns) == "its budget is reached; the checkpoint of step 20 is published"
+    ns.end(pod, failure("CheckpointCorrupt", "found nothing there"))
+    rest(ns)
+    assert (reason(ns, "Failed"), len(ns.of("run", "publish"))) == ("CheckpointCorrupt", 2)
+
+
+def test_a_publish_pod_that_was_deleted_does_not_keep_its_name_from_the_next() -> None:
+    ns = publishing(backoffLimit=2)
+    for _ in range(2):
+        (*_, pod) = ns.of("run", "publish")
+        ns.bind(pod)
+        ns.end(pod, failure("Crashed"))
+        if len(ns.of("run", "publish")) == 2:
+            del ns.pods[ns.of("run", "publish")[0]["metadata"]["uid"]]
+        rest(ns)
+    assert [p["metadata"]["labels"][names.RANK_LABEL] for p in ns.of("run", "publish")] == ["1", "2"]
 
 
 def test_a_publish_pod_that_a_quota_refuses_is_tried_again_without_a_word() -> None:

@@ -219,24 +219,28 @@ def at_budget(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attemp
         return before_first_checkpoint(world, status, attempt, now)
     found = sorted((p for p in world.pods if p.role == "publish"), key=lambda p: p.rank)
     last = found[-1] if found else None
+    # One that is damaged, or was tidied away before the trainer heard that it counts, leaves it to the one before.
+    damaged = sum(1 for p in found if p.outcome and p.outcome.reason == Reason.CHECKPOINT_CORRUPT)
+    left = status.model_copy(update={"checkpoints": status.checkpoints[: len(status.checkpoints) - damaged]})
+    resume = progress.resume_from(left)
+    step = resume.step if resume else status.checkpoints[0].step
+    words = f"its budget is reached; the checkpoint of step {step} is published"
     if last and not last.ended:
         status = status.model_copy(update={"waiting": None})
-        words = f"its budget is reached; the checkpoint of step {status.checkpoints[-1].step} is published"
         return state(world, status, conditions.working(Reason.PUBLISHING, blocked_words(last, words)), now)
     if last and last.outcome and last.outcome.result == "Succeeded":
         reached = last.outcome.model_copy(update={"reason": Reason.BUDGET_REACHED})
         return merged(publish(world, status, frozen, attempt, reached, now), clear(found))
-    if last and len(found) > world.spec.backoff_limit:
-        said = last.outcome or Outcome(result="Failed", reason=Reason.CRASHED)
-        words = f"its budget is reached, but the checkpoint of step {status.checkpoints[-1].step} could not be published: {said.message}"
+    if resume is None or (last and len(found) - damaged > world.spec.backoff_limit):
+        said = (last.outcome if last else None) or Outcome(result="Failed", reason=Reason.CRASHED)
+        words = f"its budget is reached, but the checkpoint of step {step} could not be published: {said.message}"
         return merged(over(world, status, attempt, said.reason, words, now), clear(found))
-    words = f"its budget is reached; the checkpoint of step {status.checkpoints[-1].step} is published"
     plan = state(
         world, status, conditions.working(Reason.PUBLISHING, words), now, Note("Normal", Reason.BUDGET_REACHED, words)
     )
-    resume = progress.resume_from(status)
-    assert resume is not None
-    made = children.publish_pod(world.meta, frozen, resume, attempt.number, len(found), world.environment)
+    # Not their number: one of those before may have been deleted.
+    number = last.rank + 1 if last else 0
+    made = children.publish_pod(world.meta, frozen, resume, attempt.number, number, world.environment)
     if conditions.is_rejected(condition_of(world.status.conditions, T.SCHEDULED)):
         # As when an attempt starts: to say otherwise before each try would be two writes a try, and each wakes the next.
         return Plan(create=(made,), requeue_after=RECHECK_SECONDS)
