@@ -195,6 +195,21 @@ def test_a_run_that_is_refused_after_its_hold_was_placed_releases_it() -> None:
     assert ns.book.status.holds == {}
 
 
+def test_a_run_whose_finalizer_an_uninstall_took_off_before_its_first_status_gets_it_back_and_leaves_no_hold() -> None:
+    ns = Namespace(hours=10)
+    run = ns.submit("run", 2)
+    ns.look("run")
+    ns.count()
+    ns.written(run, meta=replace(run.meta, finalizers=()))
+    ns.restart()
+    ns.has_base = False
+    ns.look("run")
+    assert ns.runs["run"].meta.finalizers == (HOLD_FINALIZER,)
+    rest(ns)
+    assert ns.book
+    assert (reason(ns), ns.book.status.holds, ns.runs["run"].meta.finalizers) == ("Refused", {}, ())
+
+
 def test_a_run_that_is_refused_while_its_hold_is_being_placed_does_not_leave_it_behind() -> None:
     ns = Namespace(hours=10)
     ns.submit("run", 2)

@@ -28,6 +28,7 @@ from halo_operator.plan.freeze import freeze
 from halo_operator.plan.metering import metered
 from halo_operator.plan.money_moves import kept, leave, raised, reserve, settle
 from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan, clear, merged, state
+from halo_operator.plan.names import HOLD_FINALIZER
 from halo_operator.plan.pod_view import seconds_until_lost
 from halo_operator.plan.quote import quote_lines
 from halo_operator.plan.refusal import Refusal
@@ -70,6 +71,9 @@ def is_terminal(status: TrainingJobStatus) -> bool:
 
 def admit(world: RunWorld, now: datetime) -> RunPlan:
     """Check the run, have its budget held, freeze it and start its first attempt, or say why not."""
+    if claim.held_for(world) and HOLD_FINALIZER not in world.meta.finalizers:
+        # An uninstall took it off between hold and status: without it the run could go, or be refused, and leave the hold.
+        return Plan(finalizer="add", requeue_after=SLOW_START_SECONDS)
     world = claim.on_its_terms(world)
     refusal = first_refusal(world)
     if refusal:
