@@ -29,8 +29,8 @@ from halo_operator.last_signs import views_of
 from halo_operator.plan import names
 from halo_operator.plan.claim import raise_of
 from halo_operator.plan.dataset import plan_dataset, rejected
-from halo_operator.plan.money_moves import settled
-from halo_operator.plan.moves import RECHECK_SECONDS, clear, merged
+from halo_operator.plan.money_moves import leave_unread
+from halo_operator.plan.moves import RECHECK_SECONDS, clear
 from halo_operator.plan.pod_view import all_of
 from halo_operator.plan.receipt import with_receipt
 from halo_operator.plan.run import is_terminal, not_made, plan_run, turned_away
@@ -271,12 +271,14 @@ class Reconciler:
     async def _leave_unread(self, body: Object, pods: list[Object]) -> float | None:
         """Let go of a run that goes, and of its pods and its hold, whatever its spec says: nobody can mend that any more."""
         meta, status = meta_of(body), TrainingJobStatus.model_validate(body.get("status", {}))
-        views = all_of(pods, self._now())
-        plan: Plan[TrainingJobStatus] = clear(views)
-        if all(view.ended for view in views):
-            asked = self._desk.seconds(meta.namespace, meta.uid) > 0
-            book = await self._workspace(meta.namespace)
-            plan = merged(plan, settled(meta, status, book.status.holds.get(meta.uid), asked=asked))
+        asked = self._desk.seconds(meta.namespace, meta.uid) > 0
+        views = await views_of(self._cluster, self._reports, pods, status, self._now())
+        try:
+            held = (await self._workspace(meta.namespace)).status.holds.get(meta.uid)
+            plan = leave_unread(meta, status, views, held, self._now(), asked=asked)
+        except Unreadable:
+            # Its pods stop all the same; what they tell stays until it is mended.
+            plan = replace(clear(views), release=(), requeue_after=RECHECK_SECONDS)
         await self._apply(body, plan, pods)
         self._reports.close(meta.uid)
         return plan.requeue_after

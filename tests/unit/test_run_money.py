@@ -11,11 +11,13 @@ from halo_api.conditions import Reason, condition_of, is_true
 from halo_api.ledger import LedgerEntry
 from halo_api.report import Outcome
 from halo_api.run_file import RUN_ANNOTATION, RunFile
+from halo_api.workspace import WorkspaceHold
 from halo_operator.plan import money, names
-from halo_operator.plan.moves import RECHECK_SECONDS
+from halo_operator.plan.money_moves import leave_unread
+from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan
 from halo_operator.plan.names import HOLD_FINALIZER
 from halo_operator.plan.run import is_terminal, not_made, plan_run
-from halo_operator.plan.wishes import Wanted
+from halo_operator.plan.wishes import Ended, Wanted
 from halo_operator.plan.world import Object
 from tests.unit.builders import checkpoint, failure, gpu, seconds, success
 from tests.unit.builders_money import Namespace
@@ -733,6 +735,28 @@ def test_a_run_that_is_deleted_while_it_trains_is_charged_until_its_pods_ended()
     ns = training(count=2, budget=4)
     after(ns, HOUR)
     charged(deleted(ns), "2.005556", "Cancelled")
+
+
+def test_a_run_that_is_deleted_and_whose_spec_can_not_be_read_is_charged_what_ran() -> None:
+    ns = training(budget=2, count=2)
+    run, book = ns.runs["run"], ns.book
+    assert book
+    hold = book.status.holds[run.meta.uid]
+    first, second = ns.of("run")
+
+    def leave(held: WorkspaceHold | None) -> RunPlan:
+        return leave_unread(run.meta, run.status, ns.world(run).pods, held, ns.now, asked=False)
+
+    plan = leave(hold)
+    assert (len(plan.delete), plan.release, plan.ask) == (2, (), None)
+    after(ns, 1800)
+    ns.end(first, failure("Interrupted"))
+    ns.end(second, failure("Interrupted"))
+    plan = leave(hold)
+    assert isinstance(plan.ask, Ended)
+    assert (plan.ask.used, plan.ask.outcome, plan.release) == (1_000_000, "Cancelled", ())
+    plan = leave(None)
+    assert (len(plan.release), plan.finalizer) == (2, "remove")
 
 
 def test_a_run_that_is_deleted_while_it_is_suspended_is_charged_what_ran() -> None:

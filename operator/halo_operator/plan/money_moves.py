@@ -16,7 +16,7 @@ from halo_operator.plan.metering import metered
 from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan, clear, merged, state
 from halo_operator.plan.names import HOLD_FINALIZER
 from halo_operator.plan.wishes import Wanted
-from halo_operator.plan.world import Meta, Note, Plan, RunWorld, WorkspaceEntry
+from halo_operator.plan.world import Meta, Note, Plan, PodView, RunWorld, WorkspaceEntry
 
 T = ConditionType
 # A hold is decided within moments; one that takes longer is worth a status of its own.
@@ -113,6 +113,29 @@ def settled(meta: Meta, status: TrainingJobStatus, held: WorkspaceHold | None, *
     if held is None and not asked:
         return Plan(finalizer="remove") if HOLD_FINALIZER in meta.finalizers else Plan()
     return Plan(ask=claim.ended_of(meta, status), requeue_after=RECHECK_SECONDS)
+
+
+def leave_unread(
+    meta: Meta,
+    status: TrainingJobStatus,
+    pods: tuple[PodView, ...],
+    held: WorkspaceHold | None,
+    now: datetime,
+    *,
+    asked: bool,
+) -> RunPlan:
+    """Let a run go whose spec can't be read: what it used is told by its status and its pods, which stay until it is charged."""
+    plan = clear(pods)
+    if any(not p.ended for p in pods):
+        return replace(plan, release=()) if held else plan
+    layout = status.topology
+    mine = attempt_of(
+        status.attempt or 1, layout.nodes if layout else 1, tuple(p for p in pods if p.run_uid == meta.uid)
+    )
+    if layout and (mine.pods or progress.record_of(status, mine.number)):
+        status = progress.with_record(status, mine, Reason.CANCELLED, "the run was deleted", given_up=now)
+        status = metered(status, mine, layout.nodes * layout.gpus_per_node)
+    return merged(replace(plan, release=()) if held else plan, settled(meta, status, held, asked=asked))
 
 
 def charged_words(status: TrainingJobStatus) -> str | None:
