@@ -221,7 +221,7 @@ def at_budget(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attemp
     last = found[-1] if found else None
     # One that is damaged, or was tidied away before the trainer heard that it counts, leaves it to the one before.
     damaged = sum(1 for p in found if p.outcome and p.outcome.reason == Reason.CHECKPOINT_CORRUPT)
-    left = status.model_copy(update={"checkpoints": status.checkpoints[: len(status.checkpoints) - damaged]})
+    left = status.model_copy(update={"checkpoints": status.checkpoints[: max(len(status.checkpoints) - damaged, 0)]})
     resume = progress.resume_from(left)
     step = resume.step if resume else status.checkpoints[0].step
     words = f"its budget is reached; the checkpoint of step {step} is published"
