@@ -150,7 +150,7 @@ class Stage:
             if not owner or p["metadata"].get("annotations", {}).get("halo.training/owner", "").endswith(f"/{owner}")
         ]
 
-    def pod(self, owner: str = "run", attempt: int = 1, rank: int = 0, seconds: float = 60) -> Object:
+    def pod(self, owner: str = "run", attempt: int = 1, rank: int = 0, seconds: float = 180) -> Object:
         """The pod of an attempt, once it is made."""
         wanted = {"halo.training/attempt": str(attempt), "halo.training/rank": str(rank)}
         found: list[Object] = []
@@ -171,10 +171,10 @@ class Stage:
 
     # --- waiting
 
-    def until(self, holds: Callable[[], Any], what: str, seconds: float = 60) -> None:
+    def until(self, holds: Callable[[], Any], what: str, seconds: float = 180) -> None:
         eventually(lambda: bool(holds()), what, seconds)
 
-    def until_state(self, state: str, name: str = "run", seconds: float = 60) -> None:
+    def until_state(self, state: str, name: str = "run", seconds: float = 180) -> None:
         end = time.monotonic() + seconds
         while self.state(name) != state:
             assert time.monotonic() < end, f"{name} is {self.condition('Ready', name)}, not {state}"
@@ -193,7 +193,7 @@ class Stage:
         return pods.push(operator.report_port, pod, self.tokens[uid], body)
 
     def push_until_acknowledged(
-        self, operator: OperatorProcess, pod: Object, body: Report, seconds: float = 60
+        self, operator: OperatorProcess, pod: Object, body: Report, seconds: float = 180
     ) -> None:
         """Push as the supervisor does: again until everything is in the status."""
 
