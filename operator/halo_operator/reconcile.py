@@ -162,6 +162,9 @@ class Reconciler:
             if fresh:
                 world = replace(world, catalog=await self._catalog(key, spec))
             elif (over and (names.HOLD_FINALIZER in meta.finalizers or status.hold)) or raise_of(world):
+                if not over:
+                    # A raise that is not free is taken up when more is granted.
+                    self._waiting[Key("Workspace", key.namespace, WORKSPACE)].add(key)
                 world = replace(world, catalog=replace(world.catalog, workspace=await self._workspace(key.namespace)))
             plan = plan_run(world, self._now())
         except Unreadable as error:
