@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -26,10 +25,9 @@ from halo_api.grpo_status import GrpoRunStatus
 from halo_api.model_alias import ModelAliasSpec
 from halo_api.workspace import WORKSPACE
 from halo_operator import metrics
-from halo_operator.cluster import Cluster, Conflict, NotFound, Object
+from halo_operator.apply import Applier
+from halo_operator.cluster import Cluster, Object
 from halo_operator.desk import Desk
-from halo_operator.events import Recorder
-from halo_operator.finalizers import adding, change, removing
 from halo_operator.gather import Gatherer, Unreadable, adapter_entry, criterion_entry, meta_of, read, workspace_entry
 from halo_operator.plan.grpo.plan import RECHECK_SECONDS, close, is_over, plan_grpo, refuse, wait
 from halo_operator.plan.grpo.state import GrpoPlan
@@ -119,7 +117,7 @@ class GrpoRuns:
         self,
         cluster: Cluster,
         gatherer: Gatherer,
-        recorder: Recorder,
+        apply: Applier,
         waits: Callable[[Key, Key], None],
         desk: Desk,
         now: Callable[[], datetime],
@@ -127,7 +125,7 @@ class GrpoRuns:
         """`waits(run, other)` has the run reconciled again when the other changes."""
         self._cluster = cluster
         self._looks = GrpoLooks(cluster, gatherer)
-        self._recorder = recorder
+        self._apply = apply
         self._waits = waits
         self._desk = desk
         self._now = now
@@ -146,23 +144,10 @@ class GrpoRuns:
             return None
         status = GrpoRunStatus.model_validate(body.get("status", {}))
         plan = await self._plan(body, meta_of(body), status)
-        if plan.finalizer == "add":
-            body = await change(self._cluster, body, adding(body, HOLD_FINALIZER))
-        if plan.status is not None:
-            try:
-                await self._cluster.write_status(body, plan.status.to_json())
-            except NotFound as error:
-                raise Conflict(404, str(error)) from None
+        if await self._apply(body, plan, []) and plan.status:
             failed = condition_of(plan.status.conditions, ConditionType.FAILED)
             if failed and is_over(plan.status) and not is_over(status):
                 metrics.refused(KIND, failed.reason)
-        for note in plan.notes:
-            self._recorder.record(body, note)
-        if plan.ask is not None:
-            self._desk.ask(key.namespace, plan.ask)
-        if plan.finalizer == "remove" and plan.status is None:
-            with contextlib.suppress(NotFound):
-                await change(self._cluster, body, removing(body, HOLD_FINALIZER))
         return plan.requeue_after
 
     async def _plan(self, body: Object, meta: Meta, status: GrpoRunStatus) -> GrpoPlan:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable
@@ -15,14 +14,13 @@ from pydantic import ValidationError
 
 from halo_api.catalog import BaseModelSpec
 from halo_api.dataset import DatasetSpec, DatasetStatus
-from halo_api.run_file import CA_ANNOTATION, DEADLINE_ANNOTATION
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_api.workspace import WORKSPACE
 from halo_operator import __version__, metrics
-from halo_operator.cluster import AlreadyExists, Cluster, ClusterError, Conflict, NotFound, Object, Rejected
+from halo_operator.apply import Applier, ChildRejected
+from halo_operator.cluster import Cluster, ClusterError, Conflict, Object
 from halo_operator.desk import Desk
 from halo_operator.events import Recorder
-from halo_operator.finalizers import adding, change, removing
 from halo_operator.gather import Gatherer, Unreadable, adapter_entry, meta_of, read, workspace_entry
 from halo_operator.grpo import GrpoRuns
 from halo_operator.last_signs import views_of
@@ -38,17 +36,14 @@ from halo_operator.plan.stopping import deadlines_of
 from halo_operator.plan.world import (
     AdapterEntry,
     Catalog,
-    CaUpdate,
     DatasetWorld,
     Environment,
     Note,
     Plan,
-    PodRef,
     RunWorld,
     WorkspaceEntry,
 )
 from halo_operator.queue import Key
-from halo_operator.release import letting_go
 from halo_operator.reports import Reports
 from halo_operator.settings import Settings
 from halo_operator.signing import ReceiptKeys, sign
@@ -58,12 +53,6 @@ log = logging.getLogger(__name__)
 
 # A conflict means that somebody wrote first: look again at once, it is no failure.
 AGAIN = 0.05
-# Pods that are out of time are not asked again.
-EXPEL_SECONDS = 10
-
-
-class ChildRejected(Rejected):
-    """A quota, a policy or the schema does not let a child be made."""
 
 
 class Reconciler:
@@ -82,6 +71,7 @@ class Reconciler:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._cluster = cluster
+        self._applier = Applier(cluster, recorder, desk)
         self._settings = settings
         self._reports = reports
         self._recorder = recorder
@@ -93,7 +83,9 @@ class Reconciler:
         self._gatherer = gatherer
         self._new: dict[Key, Object] = {}
         self._keys = ReceiptKeys(cluster, settings.namespace, settings.receipt_key_secret)
-        self._grpo = GrpoRuns(cluster, gatherer, recorder, lambda run, other: self._waiting[other].add(run), desk, now)
+        self._grpo = GrpoRuns(
+            cluster, gatherer, self._applier, lambda run, other: self._waiting[other].add(run), desk, now
+        )
 
     async def prepare(self) -> None:
         """Have the key that signs receipts made, and its public half shown, before the first run ends."""
@@ -173,7 +165,7 @@ class Reconciler:
         if plan.statement is not None:
             plan = with_receipt(plan, sign(plan.statement, await self._keys.signer()))
         try:
-            written = await self._apply(body, plan, pods)
+            written = await self._applier(body, plan, pods)
         except ChildRejected as error:
             return await self._say_rejected(key, world, error, pods)
         stored = plan.status if written and plan.status else status
@@ -210,7 +202,7 @@ class Reconciler:
         )
         plan = plan_dataset(world, self._now())
         try:
-            await self._apply(body, plan, pods)
+            await self._applier(body, plan, pods)
         except ChildRejected as error:
             return await self._say_rejected(key, world, error, pods)
         return plan.requeue_after
@@ -229,7 +221,7 @@ class Reconciler:
         else:
             found = DatasetStatus.model_validate(body.get("status", {}))
             plan = rejected(replace(world, meta=meta_of(body), status=found), str(error), self._now())
-        await self._apply(body, plan, pods)
+        await self._applier(body, plan, pods)
         return plan.requeue_after
 
     async def _object_and_pods(self, key: Key) -> tuple[Object | None, list[Object]]:
@@ -265,8 +257,7 @@ class Reconciler:
     async def _clear_orphans(self, key: Key, pods: list[Object]) -> float | None:
         """Stop the pods of an object that is gone (an orphaning delete leaves them) and let go of those that ended."""
         plan = clear(all_of(pods, self._now()))
-        await self._delete(plan)
-        await self._mark(plan, pods)
+        await self._applier.pods(plan, pods)
         for pod in pods:
             self._reports.close(pod["metadata"]["labels"].get(names.RUN_LABEL, ""))
         return plan.requeue_after
@@ -282,7 +273,7 @@ class Reconciler:
         except Unreadable:
             # Its pods stop all the same; what they tell stays until it is mended.
             plan = replace(clear(views), release=(), requeue_after=RECHECK_SECONDS)
-        await self._apply(body, plan, pods)
+        await self._applier(body, plan, pods)
         self._reports.close(meta.uid)
         return plan.requeue_after
 
@@ -293,79 +284,6 @@ class Reconciler:
         words = f"spec.{where}: {first['msg']}; the CRDs and the operator are of different versions, upgrade the chart"
         self._recorder.record(body, Note("Warning", "InvalidSpec", words))
         return None
-
-    async def _apply(self, body: Object, plan: Plan[Any], pods: list[Object]) -> bool:
-        """Carry out a plan for these pods in its order; return whether the status was written."""
-        if plan.finalizer == "add":
-            body = await change(self._cluster, body, adding(body, names.HOLD_FINALIZER))
-        for child in plan.first:
-            await self._create(child)
-        if plan.status is not None:
-            try:
-                await self._cluster.write_status(body, plan.status.to_json())
-            except NotFound as error:
-                raise Conflict(404, str(error)) from None
-        await self._delete(plan)
-        # Before the creates: a quota may refuse those until the pods that are let go of here are gone.
-        await self._mark(plan, pods)
-        for child in plan.create:
-            await self._create(child)
-        for note in plan.notes:
-            self._recorder.record(body, note)
-        if plan.ask is not None:
-            self._desk.ask(body["metadata"]["namespace"], plan.ask)
-        if plan.finalizer == "remove" and plan.status is None:
-            with contextlib.suppress(NotFound):
-                await change(self._cluster, body, removing(body, names.HOLD_FINALIZER))
-        return plan.status is not None
-
-    async def _delete(self, plan: Plan[Any]) -> None:
-        for ref in plan.delete:
-            await self._cluster.delete("Pod", ref.namespace, ref.name, ref.uid)
-        for ref in plan.expel:
-            await self._cluster.delete("Pod", ref.namespace, ref.name, ref.uid, EXPEL_SECONDS)
-
-    async def _mark(self, plan: Plan[Any], pods: list[Object]) -> None:
-        by_uid = {pod["metadata"]["uid"]: pod for pod in pods}
-        for ref in plan.release:
-            if operations := letting_go(by_uid[ref.uid]):
-                await self._patch(ref, operations)
-        for update in plan.update:
-            if isinstance(update, CaUpdate):
-                annotation, value = CA_ANNOTATION, update.bundle
-            else:
-                annotation, value = DEADLINE_ANNOTATION, update.deadline.canonical()
-            path = "/metadata/annotations/" + annotation.replace("/", "~1")
-            await self._patch(update.ref, [{"op": "replace", "path": path, "value": value}])
-
-    async def _create(self, child: Object) -> None:
-        """POST a child; a name that is taken is fine if it is taken by ours, and a conflict otherwise."""
-        try:
-            await self._cluster.create(child)
-        except AlreadyExists:
-            there = await self._cluster.get(child["kind"], child["metadata"]["namespace"], child["metadata"]["name"])
-            if there is None or controller_of(there) != controller_of(child):
-                words = f"{child['kind']} {child['metadata']['name']} exists and is not this run's"
-                if there is None or child["kind"] == "Adapter":
-                    # Looking again tells: it is gone, or admission and publishing know what to say of it.
-                    raise Conflict(409, words) from None
-                raise ChildRejected(409, f"{words}; delete it") from None
-        except Rejected as error:
-            if error.status == 403 and "being terminated" in str(error):
-                return
-            raise ChildRejected(error.status, str(error), error.reason) from None
-
-    async def _patch(self, ref: PodRef, operations: list[Object]) -> None:
-        try:
-            await self._cluster.patch(
-                "Pod", ref.namespace, ref.name, [{"op": "test", "path": "/metadata/uid", "value": ref.uid}, *operations]
-            )
-        except NotFound:
-            return
-        except ClusterError as error:
-            if error.status == 422:  # a failed test: the pod changed, and its event brings us back
-                raise Conflict(409, str(error)) from None
-            raise
 
 
 def readable(bases: list[Object]) -> dict[str, BaseModelSpec]:
@@ -382,10 +300,3 @@ def readable(bases: list[Object]) -> dict[str, BaseModelSpec]:
 def is_untouched(body: Object) -> bool:
     """Whether nobody did anything for a run yet, so that it has no pods: its attempt is in its status before they are made."""
     return "deletionTimestamp" not in body["metadata"] and "conditions" not in body.get("status", {})
-
-
-def controller_of(body: Object) -> str | None:
-    """Return the uid of an object's controller; an Adapter, which has none, is known by the run that made it."""
-    if body["kind"] == "Adapter":
-        return (body["spec"].get("trainedBy") or {}).get("uid")
-    return next((o["uid"] for o in body["metadata"].get("ownerReferences", ()) if o.get("controller")), None)

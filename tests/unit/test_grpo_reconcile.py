@@ -9,6 +9,7 @@ import pytest
 
 from halo_api.conditions import Reason
 from halo_api.grpo_status import GrpoRunStatus
+from halo_operator.apply import Applier
 from halo_operator.cluster import Cluster, Object
 from halo_operator.desk import Desk
 from halo_operator.events import Recorder
@@ -57,7 +58,8 @@ def looked_at(run: Object, book: Object | None) -> tuple[list[str], list[Ended]]
     """Reconcile the run once; return what was done, and what was asked."""
     objects, desk = Objects(run, book), Desk(lambda _: None)
     cluster = cast(Cluster, objects)
-    runs = GrpoRuns(cluster, Gatherer(cluster, "halo"), cast(Recorder, None), lambda *_: None, desk, lambda: CREATED)
+    apply = Applier(cluster, cast(Recorder, None), desk)
+    runs = GrpoRuns(cluster, Gatherer(cluster, "halo"), apply, lambda *_: None, desk, lambda: CREATED)
     asyncio.run(cast(Any, runs(Key("GrpoRun", "team", "run"))))
     return objects.done, list(desk.asked("team")[1])
 
