@@ -69,6 +69,8 @@ def test_the_type_checker_has_no_complaint_about_the_policies(installed_chart: K
         "halo-other-pods": {},
         "halo-run-access": {},
         "halo-report-tokens": {},
+        "halo-operator-writes": {},
+        "halo-holds": {},
     }
 
 
