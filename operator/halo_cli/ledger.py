@@ -43,7 +43,7 @@ def ledger(
     elif asked.form == "table" and (shown or holds):
         said = [*table(list(rows(book, shown, holds))), "", *total_lines(totals(shown, holds))]
         write("\n".join(said) + "\n")
-    if not listed and not book.holds():
+    if not listed and not book.holds() and not wrong:
         note(nothing(book))
     elif not shown and not holds and asked.form != "check":
         note(f"none of {counted(len(listed), 'entry', 'entries')} was settled in that time")
@@ -62,8 +62,8 @@ def nothing(book: Book) -> str:
     """Say that there is nothing, and why."""
     where = f"namespace {book.namespace}" if book.namespace else "this namespace"
     if book.spec is None:
-        return f"{where} has no Workspace and no ledger: nothing was ever held or charged here"
-    return f"the ledger of {where} is empty: nothing was ever held or charged"
+        return f"{where} has no Workspace and no ledger: nothing is held or charged here"
+    return f"the ledger of {where} is empty: nothing was held or charged yet"
 
 
 def date(text: str) -> datetime:

@@ -26,7 +26,7 @@ from halo_operator.cluster import ClusterError
 from halo_operator.gather import Unreadable
 from halo_operator.grpo import GrpoLooks, unreadable
 from halo_operator.plan.admission import ADMISSION
-from halo_operator.plan.budget import BUDGET, quote_of
+from halo_operator.plan.budget import RAISE, quote_of
 from halo_operator.plan.grpo.plan import grpo_answer
 from halo_operator.plan.quote import quote_lines
 from halo_operator.plan.refusal import Check, Refusal
@@ -123,7 +123,7 @@ def training_jobs(look: Look, environment: Callable[[], Environment]) -> Judge:
         except Unreadable as error:
             return Decision(warnings=(f"waits: {error.refusal.message}",))
         world = RunWorld(meta_of(asked), spec, status, (), environment(), catalog)
-        decision = decided(world, ADMISSION if asked.operation == "CREATE" else BUDGET)
+        decision = decided(world, ADMISSION if asked.operation == "CREATE" else RAISE)
         return quoted(decision, quote_of(world) if may_be_quoted(decision) else None)
 
     return judge

@@ -12,7 +12,7 @@ from halo_api.conditions import Reason
 from halo_api.workspace import WorkspaceSpec, WorkspaceStatus
 from halo_operator.plan import budget, money
 from halo_operator.plan.admission import first_refusal
-from halo_operator.plan.budget import BUDGET, hold_of, quote_of
+from halo_operator.plan.budget import BUDGET, RAISE, hold_of, quote_of
 from halo_operator.plan.estimate import estimate
 from halo_operator.plan.estimate_runs import workload_of
 from halo_operator.plan.quote import amounts
@@ -21,6 +21,13 @@ from halo_operator.plan.world import GpuEntry, RunWorld, WorkspaceEntry
 from halo_operator.recipes import RECIPES
 from tests.unit import builders as b
 
+HELD = {
+    "run": {"kind": "TrainingJob", "name": "run", "uid": "uid-1"},
+    "unit": "H100Hours",
+    "amount": "900",
+    "rate": {"gpuClass": "h100", "h100Equivalent": "1"},
+    "placedAt": "2026-11-29T12:00:00Z",
+}
 PRICES = [{"region": "eu", "usdPerHour": 2.5, "markup": 1.2}]
 
 
@@ -106,18 +113,25 @@ def test_what_the_run_holds_already_is_free_for_it() -> None:
     """A raised budget is checked again, and replaces the hold."""
     short = world(budget=1000, entry=workspace({"allocation": {"granted": "1000", "held": "900", "spent": "0", "balance": "100"}}, allocation={"h100Hours": 1000}))  # fmt: skip
     assert first_refusal(short, BUDGET)
-    hold = {
-        "run": {"kind": "TrainingJob", "name": "run", "uid": "uid-1"},
-        "unit": "H100Hours",
-        "amount": "900",
-        "rate": {"gpuClass": "h100", "h100Equivalent": "1"},
-        "placedAt": "2026-11-29T12:00:00Z",
-    }
     book = short.catalog.workspace.status
     entry = replace(
-        short.catalog.workspace, status=type(book).model_validate(book.to_json() | {"holds": {"uid-1": hold}})
+        short.catalog.workspace, status=type(book).model_validate(book.to_json() | {"holds": {"uid-1": HELD}})
     )
     assert first_refusal(replace(short, catalog=replace(short.catalog, workspace=entry)), BUDGET) is None
+
+
+def test_a_raise_says_how_much_more_it_takes_and_none_is_taken_of_a_run_that_is_over() -> None:
+    used = {"granted": "1000", "held": "900", "spent": "0", "balance": "100"}
+    book = {"holds": {"uid-1": HELD}, "allocation": used}
+    more = world(budget=1000.5, entry=workspace(book, allocation={"h100Hours": 1000}))
+    refusal = first_refusal(more, RAISE)
+    assert refusal
+    assert "its budget, 1000.5 H100-hours, 100.5 more than it does, found 100 free in the shared" in refusal.message
+    done = [{"type": "Complete", "status": "True", "reason": "BudgetReached", "message": "", "lastTransitionTime": "2026-11-29T12:00:00Z"}]  # fmt: skip
+    over = replace(more, status=type(more.status).model_validate({"conditions": done}))
+    refusal = first_refusal(over, RAISE)
+    assert refusal
+    assert "found 1000.5, but the run is over (Complete)" in refusal.message
 
 
 def test_the_hold_is_the_budget_or_the_high_end() -> None:

@@ -249,13 +249,13 @@ def test_what_is_wrong_is_said_beside_every_form_and_is_the_exit_code() -> None:
 
 
 def test_nothing_is_one_sentence() -> None:
-    none = "namespace team has no Workspace and no ledger: nothing was ever held or charged here"
+    none = "namespace team has no Workspace and no ledger: nothing is held or charged here"
     assert told(workspace=None, pages=[]) == (0, "", none)
     empty = WORKSPACE | {"status": {}}
     assert told(workspace=empty, pages=[]) == (
         0,
         "",
-        "the ledger of namespace team is empty: nothing was ever held or charged",
+        "the ledger of namespace team is empty: nothing was held or charged yet",
     )
     assert told(Asked("csv"), None, [])[1] == ",".join(COLUMNS) + "\r\n"
     assert json.loads(told(Asked("json"), None, [])[1])["entries"] == []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
-from halo_api.conditions import Reason
+from halo_api.conditions import ConditionType, Reason, is_true
 from halo_api.estimate import Estimate
 from halo_operator.plan import money
 from halo_operator.plan.estimate import estimate
@@ -116,13 +116,26 @@ def funds_can_hold_it(world: RunWorld) -> Refusal | None:
         how += ", or top up the wallet"
     if found is None or needed is None:
         return None
-    free = found + Decimal(mine.amount if mine else 0)
-    if needed <= free:
+    more = needed - Decimal(mine.amount if mine else 0)
+    if more <= max(found, Decimal(0)):
         return None
+    beside = f", {money.plain(more)} more than it does" if mine else ""
     return Refusal(
         Reason.INSUFFICIENT_FUNDS,
-        f"{where}: the run would hold {what}, {money.plain(needed)} {words}, found {money.plain(free)} free in the {source} of namespace {namespace}; {how}",
+        f"{where}: the run would hold {what}, {money.plain(needed)} {words}{beside}, found {money.plain(found)} free in the {source} of namespace {namespace}; {how}",
         code=402,
+    )
+
+
+def run_is_not_over(world: RunWorld) -> Refusal | None:
+    """A budget that is raised after the end would look as if the run went on."""
+    over = [t for t in (ConditionType.COMPLETE, ConditionType.FAILED) if is_true(world.status.conditions, t)]
+    if not over or world.spec.budget is None:
+        return None
+    return Refusal(
+        Reason.BUDGET_NOT_ALLOWED,
+        f"spec.budget.h100Hours: found {shown(world.spec.budget.h100_hours)}, but the run is over ({over[0]}) and its hold is settled; "
+        "apply another run, under another name, to train more",
     )
 
 
@@ -192,3 +205,5 @@ BUDGET: tuple[Check, ...] = (
     funds_can_hold_it,
     workspace_stays,
 )
+# What a raised budget of a run that is there is held to.
+RAISE: tuple[Check, ...] = (run_is_not_over, *BUDGET)
