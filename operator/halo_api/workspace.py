@@ -221,7 +221,7 @@ class Workspace(ApiModel):
                     ["Balance", "string", ".status.balance", 0],
                     ["Held", "string", ".status.held", 0],
                     ["Spent", "string", ".status.spent", 0],
-                    ["H100-H", "string", ".status.allocation.balance", 0],
+                    ["H100-Free", "string", ".status.allocation.balance", 0],
                     ["Age", "date", ".metadata.creationTimestamp", 0],
                     ["Credit", "number", ".spec.wallet.creditUsd", 1],
                     ["Granted", "number", ".spec.allocation.h100Hours", 1],

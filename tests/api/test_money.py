@@ -101,7 +101,7 @@ def columns(stage: Stage) -> dict[str, str]:
     head, line = stage.kubectl("get", "workspace", "-o", "wide").splitlines()
     # Each cell begins where its column's name does, and may be empty.
     found = {name[0]: line[name.start() :].split("  ")[0] for name in re.finditer(r"\S+", head)}
-    return {"balance": found["H100-H"], "held": found["H100-HELD"], "spent": found["H100-SPENT"]}
+    return {"balance": found["H100-FREE"], "held": found["H100-HELD"], "spent": found["H100-SPENT"]}
 
 
 def metrics(operator: OperatorProcess) -> dict[str, str]:
