@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal
 
 from halo_api.catalog import GpuClassSpec, Price
 from halo_api.estimate import Band, Estimate, EstimatedPhase
@@ -149,6 +150,13 @@ def duration(seconds: float) -> str:
     return f"{left} s"
 
 
+def whole_of(estimate: Estimate) -> Decimal:
+    """Return the H100-hours of all its phases, whatever the budget; what overlaps counts once."""
+    total = sum((money.decimal_of(phase.h100_hours) for phase in estimate.phases), Decimal(0))
+    share = money.decimal_of(estimate.overlap_seconds or 0) / max(estimate.seconds, 1)
+    return total * (1 - min(share, Decimal(1)))
+
+
 def quote_lines(estimate: Estimate) -> list[str]:
     """Say the quote in a few lines, as the webhook's warnings and the event do."""
     hours, usd = estimate.h100_hours, estimate.usd
@@ -157,6 +165,8 @@ def quote_lines(estimate: Estimate) -> list[str]:
         head += f", {usd.centre} USD ({usd.low} to {usd.high})"
     if estimate.capped:
         head += ", no more than the budget"
+    if estimate.capped and whole_of(estimate) > money.decimal_of(hours.centre):
+        head += ", which ends it before its last step"
     unmeasured = f" (basis {estimate.basis}" + (", unmeasured)" if estimate.basis == "roofline" else ")")
     return [
         head + unmeasured,
