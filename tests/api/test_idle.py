@@ -144,6 +144,7 @@ def test_the_operator_never_asks_for_what_its_roles_do_not_allow(audit: AuditLog
         "trainingjobs/status",
         "recipes",
         # Their finalizer, and the book.
+        "grporuns",
         "trainingjobs",
         "workspaces",
         "workspaces/status",
