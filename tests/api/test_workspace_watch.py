@@ -28,11 +28,21 @@ def namespaces(installed_chart: Kubectl, operator: OperatorProcess) -> Iterator[
         installed_chart("delete", "namespace", name, "--wait=false")
 
 
-def looks(operator: OperatorProcess, kind: str) -> int:
+def metrics(operator: OperatorProcess) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{operator.health_port}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
+        return str(answer.read().decode())
+
+
+def looks(operator: OperatorProcess, kind: str) -> int:
+    text = metrics(operator)
     found = re.findall(rf'^controller_runtime_reconcile_total\{{controller="{kind}",.*\}} (\S+)', text, re.M)
     return int(sum(map(float, found)))
+
+
+def is_quiet(operator: OperatorProcess, seen: list[int]) -> bool:
+    """Whether nothing waits for a look, and none was taken since it was last asked: each run's own status brings it back once."""
+    seen.append(looks(operator, "trainingjob"))
+    return 'workqueue_depth{name="halo"} 0.0' in metrics(operator) and seen[-5:] == seen[-1:] * 5
 
 
 def test_a_write_of_its_status_wakes_no_run(
@@ -62,6 +72,8 @@ def test_a_write_of_its_status_wakes_no_run(
         api.post(path("trainingjobs"), training_job("none-of-that-name", f"run-{number}"))
     waits = lambda: [r for r in api.items(path("trainingjobs")) if r["status"].get("conditions")]  # noqa: E731
     eventually(lambda: len(waits()) == RUNS, "all runs were looked at", 60)
+    seen: list[int] = []
+    eventually(lambda: is_quiet(operator, seen), "their own status brings them back no more", 60)
     before, of_workspaces = looks(operator, "trainingjob"), looks(operator, "workspace")
     for number in range(WRITES):
         written = status | {"waiting": f"word {number}"}
