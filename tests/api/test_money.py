@@ -126,6 +126,7 @@ def test_a_node_whose_clock_is_wrong_is_charged_the_same(
         stage.node.ahead = timedelta()
 
 
+@pytest.mark.slow
 def test_a_lost_node_is_charged_to_its_last_sign_of_life(stage: Stage, operator: OperatorProcess) -> None:
     funded(stage)
     pod = stage.start(budget=BUDGET, backoffLimit=0)

@@ -23,7 +23,8 @@ from tests.api.test_cli_ledger import Halo
 from tests.api.test_money import BUDGET, BUDGET_SECONDS, cordon, deadline, finalizers, funded, gone, to_train
 from tests.api.test_uninstall import LEASE, release
 
-pytestmark = pytest.mark.api
+# Some four minutes on two cores; what they show of the plan, the simulation in tests/unit shows in seconds.
+pytestmark = [pytest.mark.api, pytest.mark.slow]
 
 # A lease lasts 15 s, and those who wait for it look every 2 s.
 TAKE_OVER_SECONDS = 180
