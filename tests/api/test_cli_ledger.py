@@ -113,8 +113,7 @@ def test_nothing_and_no_right_are_one_sentence_each(stage: Stage, halo: Halo) ->
     none = halo()
     assert (none.returncode, none.stdout) == (0, "")
     assert (
-        none.stderr
-        == f"namespace {stage.namespace} has no Workspace and no ledger: nothing is held or charged here\n"
+        none.stderr == f"namespace {stage.namespace} has no Workspace and no ledger: nothing is held or charged here\n"
     )
     stage.kubectl("create", "rolebinding", "reader", "--clusterrole=view", "--user=vera")
     assert halo(user="vera").stderr == none.stderr
