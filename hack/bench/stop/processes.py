@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# What pods get of a busy machine, beside each other session's 1: eight trainers on two cores start within their budget.
+# What pods get of a busy machine, where everything else has 1: eight trainers on two cores start within their budget.
 SHARE = 8
 CGROUPS = Path("/sys/fs/cgroup")
 
