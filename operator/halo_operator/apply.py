@@ -6,13 +6,12 @@ import contextlib
 from typing import Any
 
 from halo_api.run_file import CA_ANNOTATION, DEADLINE_ANNOTATION
-from halo_operator.cluster import AlreadyExists, Cluster, ClusterError, Conflict, NotFound, Object, Rejected
+from halo_operator.cluster import AlreadyExists, Cluster, Conflict, NotFound, Object, Rejected
 from halo_operator.desk import Desk
 from halo_operator.events import Recorder
 from halo_operator.finalizers import adding, change, removing
 from halo_operator.plan import names
-from halo_operator.plan.world import CaUpdate, Plan, PodRef
-from halo_operator.release import letting_go
+from halo_operator.plan.world import CaUpdate, Plan
 
 # Pods that are out of time are not asked again.
 EXPEL_SECONDS = 10
@@ -62,15 +61,15 @@ class Applier:
             await self._cluster.delete("Pod", ref.namespace, ref.name, ref.uid, EXPEL_SECONDS)
         by_uid = {pod["metadata"]["uid"]: pod for pod in pods}
         for ref in plan.release:
-            if operations := letting_go(by_uid[ref.uid]):
-                await self._patch(ref, operations)
+            await self._patch(by_uid[ref.uid], removing(by_uid[ref.uid], names.METERED_FINALIZER))
         for update in plan.update:
             if isinstance(update, CaUpdate):
                 annotation, value = CA_ANNOTATION, update.bundle
             else:
                 annotation, value = DEADLINE_ANNOTATION, update.deadline.canonical()
             path = "/metadata/annotations/" + annotation.replace("/", "~1")
-            await self._patch(update.ref, [{"op": "replace", "path": path, "value": value}])
+            same = {"op": "test", "path": "/metadata/uid", "value": update.ref.uid}
+            await self._patch(by_uid[update.ref.uid], [same, {"op": "replace", "path": path, "value": value}])
 
     async def _create(self, child: Object) -> None:
         """POST a child; a name that is taken is fine if it is taken by ours, and a conflict otherwise."""
@@ -89,17 +88,9 @@ class Applier:
                 return
             raise ChildRejected(error.status, str(error), error.reason) from None
 
-    async def _patch(self, ref: PodRef, operations: list[Object]) -> None:
-        try:
-            await self._cluster.patch(
-                "Pod", ref.namespace, ref.name, [{"op": "test", "path": "/metadata/uid", "value": ref.uid}, *operations]
-            )
-        except NotFound:
-            return
-        except ClusterError as error:
-            if error.status == 422:  # a failed test: the pod changed, and its event brings us back
-                raise Conflict(409, str(error)) from None
-            raise
+    async def _patch(self, pod: Object, operations: list[Object]) -> None:
+        with contextlib.suppress(NotFound):
+            await change(self._cluster, pod, operations)
 
 
 def controller_of(body: Object) -> str | None:

@@ -49,8 +49,3 @@ async def let_go(cluster: Cluster, body: Object, finalizer: str) -> bool:
         else:
             return True
     raise Conflict(409, f"{body['kind']} {body['metadata']['name']} changes all the time")
-
-
-def letting_go(pod: Object) -> list[Object]:
-    """Return the JSON patch that removes our finalizer from exactly this pod, or nothing when it has none."""
-    return removing(pod, METERED_FINALIZER)
