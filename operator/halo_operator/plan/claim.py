@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from halo_api.catalog import GpuClassSpec, Price
 from halo_api.conditions import ConditionType, Reason, condition_of
+from halo_api.estimate import Estimate
 from halo_api.ledger import Rate, RunRef
 from halo_api.run_status import Hold, Settlement
 from halo_api.training_job import TrainingJobStatus
@@ -19,6 +20,8 @@ from halo_operator.plan.wishes import Ended, Unit, Wanted
 from halo_operator.plan.world import GpuEntry, Meta, RunWorld
 
 T = ConditionType
+# As people say them.
+UNIT_WORDS: dict[Unit, str] = {"USD": "USD", "H100Hours": "H100-hours"}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -32,7 +35,11 @@ def on_its_terms(world: RunWorld) -> RunWorld:
     hold, gpu = held_for(world), world.catalog.gpu
     if hold is None or gpu is None:
         return world
-    rate = hold.rate
+    return replace(world, catalog=replace(world.catalog, gpu=GpuEntry(gpu.name, at_rate(gpu.spec, hold.rate))))
+
+
+def at_rate(gpu: GpuClassSpec, rate: Rate) -> GpuClassSpec:
+    """Return the GPU class at the price and weight of a rate."""
     prices = []
     if rate.usd_per_hour is not None:
         facts = {
@@ -41,8 +48,7 @@ def on_its_terms(world: RunWorld) -> RunWorld:
             "markup": float(rate.markup or 1),
         }
         prices = [Price.model_validate(facts)]
-    spec = gpu.spec.model_copy(update={"h100_equivalent": float(rate.h100_equivalent), "prices": prices})
-    return replace(world, catalog=replace(world.catalog, gpu=GpuEntry(gpu.name, spec)))
+    return gpu.model_copy(update={"h100_equivalent": float(rate.h100_equivalent), "prices": prices})
 
 
 def wanted_of(world: RunWorld) -> Wanted | None:
@@ -57,16 +63,20 @@ def wanted_of(world: RunWorld) -> Wanted | None:
         unit, amount = "USD", money.micro(needed.usd)
     else:
         return None
-    quote = quote_of(world)
-    band = None if quote is None else quote.h100_hours if unit == "H100Hours" else quote.usd
     return Wanted(
         run=run_ref(world.meta),
         created_at=world.meta.created_at or EPOCH,
         unit=unit,
         amount=amount,
         rate=rate_terms(gpu.name, gpu.spec),
-        quoted=None if band is None else money.micro(band.centre),
+        quoted=quoted_in(unit, quote_of(world)),
     )
+
+
+def quoted_in(unit: Unit, quote: Estimate | None) -> int | None:
+    """Return the centre of a quote in that unit."""
+    band = None if quote is None else quote.h100_hours if unit == "H100Hours" else quote.usd
+    return None if band is None else money.micro(band.centre)
 
 
 def why_nothing(world: RunWorld) -> str:
@@ -122,7 +132,7 @@ def amount_of(hold: Hold) -> tuple[Unit, int]:
 def words_of(hold: Hold) -> str:
     """Say what is held."""
     unit, amount = amount_of(hold)
-    return f"{money.usd(amount)} {'USD' if unit == 'USD' else 'H100-hours'}"
+    return f"{money.usd(amount)} {UNIT_WORDS[unit]}"
 
 
 def raise_of(world: RunWorld) -> Wanted | None:
@@ -147,9 +157,7 @@ def settlement_of(status: TrainingJobStatus) -> Settlement | None:
     if status.hold is None:
         return None
     unit, held = amount_of(status.hold)
-    quote = status.estimate
-    band = None if quote is None else quote.h100_hours if unit == "H100Hours" else quote.usd
-    return settled(unit, held, used_of(status), None if band is None else money.micro(band.centre))
+    return settled(unit, held, used_of(status), quoted_in(unit, status.estimate))
 
 
 def used_of(status: TrainingJobStatus) -> int:

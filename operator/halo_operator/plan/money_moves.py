@@ -30,16 +30,11 @@ def reserve(world: RunWorld, wanted: Wanted, now: datetime) -> RunPlan:
     if world.asked_seconds < SLOW_HOLD_SECONDS:
         return asking
     why = world.catalog.workspace.status.waiting or "it has not decided yet"
-    words = f"waits for {money.usd(wanted.amount)} {unit_words(wanted)} to be held by its Workspace: {why}"
+    words = f"waits for {money.usd(wanted.amount)} {claim.UNIT_WORDS[wanted.unit]} to be held by its Workspace: {why}"
     status = world.status.model_copy(update={"waiting": words[:1000]})
     facts = conditions.waiting(Reason.HOLD_PENDING, words) | {T.RESERVED: ("False", Reason.HOLD_PENDING, words)}
     plan = state(world, status, facts, now, Note("Normal", Reason.HOLD_PENDING, words))
     return replace(plan, finalizer=asking.finalizer, ask=wanted, requeue_after=RECHECK_SECONDS)
-
-
-def unit_words(wanted: Wanted) -> str:
-    """Name the unit as people say it."""
-    return "USD" if wanted.unit == "USD" else "H100-hours"
 
 
 def kept(world: RunWorld, status: TrainingJobStatus) -> RunPlan:
@@ -71,7 +66,7 @@ def raised(world: RunWorld, status: TrainingJobStatus) -> tuple[TrainingJobStatu
     waits: RunPlan = Plan(requeue_after=RECHECK_SECONDS)
     words = (
         f"spec.budget.h100Hours: found {money.plain(money.decimal_of(world.spec.budget.h100_hours if world.spec.budget else 0))}, "
-        f"for which {money.usd(wanted.amount - has)} {unit_words(wanted)} more must be held, but {short}; "
+        f"for which {money.usd(wanted.amount - has)} {claim.UNIT_WORDS[wanted.unit]} more must be held, but {short}; "
         f"the run goes on with the {money.usd(has)} that it has, and asks again"
     )
     before = condition_of(status.conditions, T.RESERVED)
@@ -143,7 +138,7 @@ def charged_words(status: TrainingJobStatus) -> str | None:
     found = claim.settlement_of(status)
     if found is None:
         return None
-    unit = "USD" if found.unit == "USD" else "H100-hours"
+    unit = claim.UNIT_WORDS[found.unit]
     over = f"; {found.overrun} used beyond it are not charged" if found.overrun != "0" else ""
     return f"{found.charged} of {found.held} {unit} are charged, {found.released} released{over}"
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from halo_api.catalog import Price
 from halo_api.conditions import ConditionType, Reason, condition_of
 from halo_api.grpo_status import GrpoRunStatus
 from halo_api.ledger import Rate
 from halo_api.workspace import WorkspaceHold
 from halo_operator.plan import conditions, money
-from halo_operator.plan.claim import rate_terms, run_ref
+from halo_operator.plan.claim import at_rate, quoted_in, rate_terms, run_ref
 from halo_operator.plan.grpo.clamp import resolve
 from halo_operator.plan.grpo.commitment import committed, rates
 from halo_operator.plan.grpo.estimate import grpo_quote
@@ -38,17 +37,10 @@ def on_its_terms(world: GrpoWorld) -> GrpoWorld:
     hold = held_for(world)
     if hold is None or hold.rate.usd_per_hour is None:
         return world
-    rate = hold.rate
-    facts = {"region": rate.region, "usdPerHour": float(rate.usd_per_hour or 0), "markup": float(rate.markup or 1)}
-    update = {
-        "prices": [Price.model_validate(facts)],
-        "byo": False,
-        "h100_equivalent": float(rate.h100_equivalent),
-    }
     found = [
-        GpuEntry(gpu.name, gpu.spec.model_copy(update=update))
+        GpuEntry(gpu.name, at_rate(gpu.spec, hold.rate).model_copy(update={"byo": False}))
         for gpu in world.catalog.gpus
-        if gpu.name == rate.gpu_class
+        if gpu.name == hold.rate.gpu_class
     ]
     return replace(world, catalog=replace(world.catalog, gpus=tuple(found))) if found else world
 
@@ -58,15 +50,13 @@ def wanted_of(world: GrpoWorld) -> Wanted | None:
     found, wallet = committed(world.spec, world.catalog.gpus), world.catalog.workspace.spec.wallet
     if found is None or found.total == 0 or wallet is None:
         return None
-    quote = grpo_quote(world, resolve(world.spec))
-    usd = quote.usd if quote else None
     return Wanted(
         run=run_ref(world.meta),
         created_at=world.created_at,
         unit="USD",
         amount=found.total,
         rate=rate_of(world),
-        quoted=None if usd is None else money.micro(usd.centre),
+        quoted=quoted_in("USD", grpo_quote(world, resolve(world.spec))),
     )
 
 
