@@ -6,7 +6,6 @@ and `usage` alone; what identifies, dates or meters a run stands there and nowhe
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from collections.abc import Iterable
@@ -17,6 +16,7 @@ from pydantic import Field, model_validator
 
 from halo_api.adapter import AdapterFile
 from halo_api.base import ApiModel, Name, Sha256, ShortText, Time, VolumeUri
+from halo_api.digests import files_digest, json_digest
 from halo_api.estimate import Band
 from halo_api.run_status import AttemptRecord, FrozenRecipe, Hold, Topology, Usage
 
@@ -228,27 +228,6 @@ def subjects(files: Iterable[AdapterFile]) -> list[Subject]:
         Subject(name=file.path, digest=SubjectDigest(sha256=file.sha256.removeprefix("sha256:")))
         for file in sorted(files, key=lambda file: file.path)
     ]
-
-
-def files_digest(files: Iterable[AdapterFile]) -> str:
-    """Return the digest over the files, as the trainer takes it: `cd FOLDER && sha256sum PATHS | sha256sum`."""
-    lines = "".join(f"{subject.digest.sha256}  {subject.name}\n" for subject in subjects(files))
-    return bytes_digest(lines.encode())
-
-
-def canonical(value: Any) -> str:
-    """Return the one JSON text of a value: keys sorted, no spaces, ASCII, as Python's json writes it."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def json_digest(value: Any) -> str:
-    """Return the SHA-256 of a value as canonical JSON."""
-    return bytes_digest(canonical(value).encode())
-
-
-def bytes_digest(data: bytes) -> str:
-    """Return the SHA-256 of some bytes."""
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def schema() -> str:

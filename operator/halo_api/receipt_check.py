@@ -14,7 +14,8 @@ from pydantic import ConfigDict, ValidationError
 
 from halo_api.adapter import AdapterFile, AdapterSpec
 from halo_api.base import ApiModel
-from halo_api.receipt import PAYLOAD_TYPE, Receipt, Statement, canonical
+from halo_api.digests import canonical
+from halo_api.receipt import PAYLOAD_TYPE, Receipt, Statement
 
 # signature, message → whether the one is a key's signature of the other
 Verifier = Callable[[bytes, bytes], bool]

@@ -6,13 +6,12 @@ both numbers.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any, Literal
 
+from halo_api.digests import json_digest
 from halo_api.ledger import LedgerEntry, Rate
 from halo_cli.ledger_book import Book, Line, Page
 
@@ -163,8 +162,7 @@ def rate_of(rate: Rate) -> int:
 
 def digest(stored: dict[str, Any]) -> str:
     """Return the SHA-256 of a page's spec as canonical JSON."""
-    text = json.dumps(stored, sort_keys=True, separators=(",", ":"))
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return json_digest(stored)
 
 
 def name_of(page: int) -> str:

@@ -11,15 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from halo_api.adapter import AdapterFile, AdapterSpec
-from halo_api.receipt import (
-    KEY_NAME,
-    KEYS_CONFIG_MAP,
-    RECEIPT_ANNOTATION,
-    RECEIPT_NAME,
-    Receipt,
-    Statement,
-    bytes_digest,
-)
+from halo_api.digests import bytes_digest
+from halo_api.receipt import KEY_NAME, KEYS_CONFIG_MAP, RECEIPT_ANNOTATION, RECEIPT_NAME, Receipt, Statement
 from halo_api.receipt_check import (
     Finding,
     Flaw,

@@ -18,7 +18,8 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import UnverifiedSignatureError
 from securesystemslib.signer import SecretsHandler, Signature, Signer, SSlibKey
 
-from halo_api.receipt import KEYS_CONFIG_MAP, PAYLOAD_TYPE, canonical
+from halo_api.digests import canonical
+from halo_api.receipt import KEYS_CONFIG_MAP, PAYLOAD_TYPE
 from halo_api.receipt_check import Verifier
 from halo_operator.cluster import Cluster, ClusterError, Conflict, NotFound, Object
 

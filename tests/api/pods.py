@@ -12,7 +12,7 @@ import urllib3
 
 from halo_api.adapter import AdapterFile
 from halo_api.conditions import Reason
-from halo_api.receipt import files_digest
+from halo_api.digests import files_digest
 from halo_api.report import (
     AdapterReport,
     Answer,

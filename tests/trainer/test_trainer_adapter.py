@@ -13,7 +13,8 @@ from peft import PeftModel
 from trainer_support import chat, run_file, train_here, write_rows
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from halo_trainer.checkpoints.digest import files_digest, folder_files
+from halo_api.digests import files_digest
+from halo_trainer.checkpoints.digest import folder_files
 from halo_trainer.cli import main
 
 

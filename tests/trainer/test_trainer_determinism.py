@@ -14,8 +14,9 @@ import safetensors.torch
 import torch
 from trainer_support import adapter_bytes, run_file, start, train_here
 
+from halo_api.digests import files_digest
 from halo_api.report import Report
-from halo_trainer.checkpoints.digest import files_digest, folder_files
+from halo_trainer.checkpoints.digest import folder_files
 
 # Dropout and accumulation are on: both draw or add in an order that a resume must keep.
 LORA = {"dropout": 0.1, "microBatch": 2}

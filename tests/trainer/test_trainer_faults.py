@@ -14,8 +14,9 @@ import torch
 from trainer_support import chat, colour_rows, make_base, run_file, start, train_here, write_rows
 
 from halo_api.conditions import Reason
+from halo_api.digests import files_digest
 from halo_api.report import InspectionReport, Outcome, Report
-from halo_trainer.checkpoints.digest import files_digest, folder_files
+from halo_trainer.checkpoints.digest import folder_files
 from halo_trainer.data.jsonl import file_digest
 from halo_trainer.data.load import load_template, training_rows
 from halo_trainer.failures import RunFailure, failure_of

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 from trainer_support import adapter_bytes, run_file, train_here
 
+from halo_api.digests import files_digest
 from halo_api.report import Deadline, Outcome, Report
 from halo_api.run_file import DIGEST_VARIABLE, RunFile, digest_of
-from halo_trainer.checkpoints.digest import files_digest, folder_files
+from halo_trainer.checkpoints.digest import folder_files
 
 SUPERVISED = """
 import sys

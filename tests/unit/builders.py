@@ -11,8 +11,8 @@ from halo_api.catalog import BaseModelSpec, GpuClassSpec
 from halo_api.conditions import Condition
 from halo_api.criterion import CriterionSpec
 from halo_api.dataset import DatasetSpec, DatasetStatus, Inspection
+from halo_api.digests import files_digest
 from halo_api.environment import EnvironmentSpec
-from halo_api.receipt import files_digest
 from halo_api.report import AdapterReport, CheckpointReport, Outcome
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_api.workspace import WorkspaceSpec

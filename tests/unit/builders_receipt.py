@@ -9,7 +9,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from halo_api.adapter import AdapterBase, AdapterFile, AdapterSpec, TrainedBy
-from halo_api.receipt import bytes_digest, files_digest
+from halo_api.digests import bytes_digest, files_digest
 from halo_api.run_status import AttemptRecord, Checkpoint, Progress, Topology, Usage
 from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan.freeze import freeze

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from halo_api.receipt import RECEIPT_ANNOTATION, bytes_digest
+from halo_api.digests import bytes_digest
+from halo_api.receipt import RECEIPT_ANNOTATION
 from halo_cli.__main__ import main
 from halo_operator.signing import sign
 from tests.unit.builders_receipt import KEY, OTHER_KEY, adapter, contents, folder, statement

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import subprocess
 from pathlib import Path
 
 import jsonschema
 import pytest
 
-from halo_api.receipt import Statement, canonical, files_digest, schema
+from halo_api.digests import canonical, files_digest
+from halo_api.receipt import Statement, schema
 from halo_api.run_status import AttemptRecord, Settlement, Usage
 from halo_operator.plan.freeze import freeze
 from halo_trainer.checkpoints import digest as trainer
@@ -82,13 +85,14 @@ def test_what_is_said_twice_must_agree() -> None:
             Statement.model_validate(said)
 
 
-def test_the_trainer_takes_the_same_digest_of_a_folder(tmp_path: Path) -> None:
+def test_the_digest_of_a_folder_is_what_sha256sum_says_of_what_it_prints(tmp_path: Path) -> None:
     written = folder(tmp_path)
     (written / "receipt.json").unlink()
     (written / "public.pem").unlink()
     found = trainer.folder_files(written)
     assert list(found) == files(contents())
-    assert trainer.files_digest(found) == files_digest(reversed(found))
+    lines = subprocess.check_output(["sha256sum", *(file.path for file in found)], cwd=written)
+    assert files_digest(reversed(found)) == f"sha256:{hashlib.sha256(lines).hexdigest()}"
 
 
 def test_the_schema_is_the_models_and_takes_a_receipt() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from securesystemslib.dsse import Envelope
 
-from halo_api.receipt import canonical
+from halo_api.digests import canonical
 from halo_api.receipt_check import (
     Finding,
     Flaw,

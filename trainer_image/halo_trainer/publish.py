@@ -8,9 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from halo_api.conditions import Reason
+from halo_api.digests import files_digest
 from halo_api.report import AdapterReport, CheckpointReport, Outcome
 from halo_api.run_file import ResumeFrom, RunFile, TrainPlan, volume_path
-from halo_trainer.checkpoints.digest import check_checkpoint, corrupt, files_digest, folder_files
+from halo_trainer.checkpoints.digest import check_checkpoint, corrupt, folder_files
 from halo_trainer.failures import RunFailure
 from halo_trainer.files import copy_durably, whole_folder
 from halo_trainer.parallel.ranks import Ranks

@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 from halo_api.conditions import Reason
+from halo_api.digests import files_digest
 from halo_api.report import AdapterReport, CheckpointReport, Outcome
 from halo_api.run_file import RunFile, TrainPlan, volume_path
 from halo_trainer.adapter import write_adapter
 from halo_trainer.budget import Budget
-from halo_trainer.checkpoints.digest import check_checkpoint, files_digest, folder_files
+from halo_trainer.checkpoints.digest import check_checkpoint, folder_files
 from halo_trainer.checkpoints.folder import (
     TrainedState,
     load_checkpoint,

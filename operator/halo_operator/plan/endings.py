@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from halo_api.conditions import ConditionType, Reason, condition_of
-from halo_api.receipt import files_digest
+from halo_api.digests import files_digest
 from halo_api.report import Outcome
 from halo_api.run_status import AdapterRef, Frozen
 from halo_api.training_job import TrainingJobStatus

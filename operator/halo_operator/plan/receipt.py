@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from halo_api.adapter import AdapterSpec
+from halo_api.digests import json_digest
 from halo_api.receipt import (
     PREDICATE_TYPE,
     RECEIPT_ANNOTATION,
@@ -27,7 +28,6 @@ from halo_api.receipt import (
     ResolvedRecipe,
     Statement,
     Steps,
-    json_digest,
     subjects,
 )
 from halo_api.run_status import Frozen, ReceiptRef

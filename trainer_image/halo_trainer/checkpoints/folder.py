@@ -16,9 +16,10 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from halo_api.digests import files_digest
 from halo_api.run_file import BaseRef
 from halo_trainer.adapter import load_adapter_weights, write_adapter
-from halo_trainer.checkpoints.digest import files_digest, folder_files
+from halo_trainer.checkpoints.digest import folder_files
 from halo_trainer.files import whole_folder, write_durably
 
 KEPT = 3

@@ -5,10 +5,8 @@ A page is made only of what a status says already: whoever makes it again after 
 
 from __future__ import annotations
 
-import hashlib
-import json
-
 from halo_api import API_VERSION
+from halo_api.digests import json_digest
 from halo_api.ledger import LedgerPageSpec, LedgerTotals
 from halo_operator.plan import money
 from halo_operator.plan.book.sums import Book, charged
@@ -20,8 +18,7 @@ PAGE_ENTRIES = 100
 
 def digest_of_page(spec: LedgerPageSpec) -> str:
     """Return the SHA-256 of a page's spec as canonical JSON: sorted keys, no spaces, ASCII."""
-    text = json.dumps(spec.to_json(), sort_keys=True, separators=(",", ":"))
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return json_digest(spec.to_json())
 
 
 def page_name(number: int) -> str:
