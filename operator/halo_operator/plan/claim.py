@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Literal
 
 from halo_api.catalog import GpuClassSpec, Price
 from halo_api.conditions import ConditionType, Reason, condition_of
@@ -15,9 +16,10 @@ from halo_api.workspace import WorkspaceHold
 from halo_operator.plan import money
 from halo_operator.plan.budget import hold_of, quote_of
 from halo_operator.plan.metering import closed_ms, rate_of, settled, used
+from halo_operator.plan.names import HOLD_FINALIZER
 from halo_operator.plan.quote import held_h100_usd, price_of
 from halo_operator.plan.wishes import Ended, Unit, Wanted
-from halo_operator.plan.world import GpuEntry, Meta, RunWorld
+from halo_operator.plan.world import GpuEntry, Meta, RunWorld, WorkspaceEntry
 
 T = ConditionType
 # As people say them.
@@ -85,6 +87,17 @@ def why_nothing(world: RunWorld) -> str:
     if workspace.wallet is not None and gpu is not None and gpu.spec.byo:
         return f"GpuClass {gpu.name} is the team's own compute, which is metered and not billed"
     return "the namespace has neither a wallet nor an allocation; the run is metered"
+
+
+def mark(meta: Meta) -> Literal["add"] | None:
+    """Return what has the run's finalizer be there before anything is held."""
+    return None if HOLD_FINALIZER in meta.finalizers else "add"
+
+
+def pending_words(wanted: Wanted, workspace: WorkspaceEntry) -> str:
+    """Say what a run waits for that asked for its hold a while ago."""
+    why = workspace.status.waiting or "it has not decided yet"
+    return f"waits for {money.usd(wanted.amount)} {UNIT_WORDS[wanted.unit]} to be held by its Workspace: {why}"[:1000]
 
 
 def run_ref(meta: Meta) -> RunRef:

@@ -77,6 +77,11 @@ def waiting(reason: Reason, message: str) -> dict[ConditionType, Fact]:
     return working(Reason.WAITING, message, {T.ACCEPTED: ("Unknown", reason, message)})
 
 
+def hold_pending(message: str) -> dict[ConditionType, Fact]:
+    """The run waits for its budget to be held."""
+    return waiting(Reason.HOLD_PENDING, message) | {T.RESERVED: ("False", Reason.HOLD_PENDING, message)}
+
+
 def reserved(held: str | None, why_not: str = "") -> dict[ConditionType, Fact]:
     """The run's budget is held, or there is nothing to hold."""
     if held is None:

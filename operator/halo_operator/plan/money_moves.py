@@ -25,15 +25,12 @@ SLOW_HOLD_SECONDS = 5.0
 
 def reserve(world: RunWorld, wanted: Wanted, now: datetime) -> RunPlan:
     """Ask the Workspace for the run's hold; its finalizer is there before anything is held."""
-    there = HOLD_FINALIZER in world.meta.finalizers
-    asking: RunPlan = Plan(finalizer=None if there else "add", ask=wanted, requeue_after=SLOW_HOLD_SECONDS)
+    asking: RunPlan = Plan(finalizer=claim.mark(world.meta), ask=wanted, requeue_after=SLOW_HOLD_SECONDS)
     if world.asked_seconds < SLOW_HOLD_SECONDS:
         return asking
-    why = world.catalog.workspace.status.waiting or "it has not decided yet"
-    words = f"waits for {money.usd(wanted.amount)} {claim.UNIT_WORDS[wanted.unit]} to be held by its Workspace: {why}"
-    status = world.status.model_copy(update={"waiting": words[:1000]})
-    facts = conditions.waiting(Reason.HOLD_PENDING, words) | {T.RESERVED: ("False", Reason.HOLD_PENDING, words)}
-    plan = state(world, status, facts, now, Note("Normal", Reason.HOLD_PENDING, words))
+    words = claim.pending_words(wanted, world.catalog.workspace)
+    status = world.status.model_copy(update={"waiting": words})
+    plan = state(world, status, conditions.hold_pending(words), now, Note("Normal", Reason.HOLD_PENDING, words))
     return replace(plan, finalizer=asking.finalizer, ask=wanted, requeue_after=RECHECK_SECONDS)
 
 

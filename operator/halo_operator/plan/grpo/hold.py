@@ -9,8 +9,8 @@ from halo_api.conditions import ConditionType, Reason, condition_of
 from halo_api.grpo_status import GrpoRunStatus
 from halo_api.ledger import Rate
 from halo_api.workspace import WorkspaceHold
-from halo_operator.plan import conditions, money
-from halo_operator.plan.claim import at_rate, quoted_in, rate_terms, run_ref
+from halo_operator.plan import conditions
+from halo_operator.plan.claim import at_rate, mark, pending_words, quoted_in, rate_terms, run_ref
 from halo_operator.plan.grpo.clamp import resolve
 from halo_operator.plan.grpo.commitment import committed, rates
 from halo_operator.plan.grpo.estimate import grpo_quote
@@ -74,19 +74,14 @@ def rate_of(world: GrpoWorld) -> Rate:
 
 def reserve(world: GrpoWorld, wanted: Wanted, now: datetime) -> GrpoPlan:
     """Ask the Workspace for the hold; the run's finalizer is there before anything is held."""
-    mark: GrpoPlan = Plan(
-        finalizer=None if HOLD_FINALIZER in world.meta.finalizers else "add",
-        ask=wanted,
-        requeue_after=SLOW_HOLD_SECONDS,
-    )
+    asking: GrpoPlan = Plan(finalizer=mark(world.meta), ask=wanted, requeue_after=SLOW_HOLD_SECONDS)
     if world.asked_seconds < SLOW_HOLD_SECONDS:
-        return mark
-    why = world.catalog.workspace.status.waiting or "it has not decided yet"
-    words = f"waits for {money.usd(wanted.amount)} USD to be held by its Workspace: {why}"
+        return asking
+    words = pending_words(wanted, world.catalog.workspace)
     status = world.status.model_copy(update={"waiting": words})
-    facts = conditions.waiting(Reason.HOLD_PENDING, words) | {T.RESERVED: ("False", Reason.HOLD_PENDING, words)}
-    plan = state(world.meta, world.status, status, facts, now, Note("Normal", Reason.HOLD_PENDING, words))
-    return replace(plan, finalizer=mark.finalizer, ask=wanted, requeue_after=RECHECK_SECONDS)
+    facts, note = conditions.hold_pending(words), Note("Normal", Reason.HOLD_PENDING, words)
+    plan = state(world.meta, world.status, status, facts, now, note)
+    return replace(plan, finalizer=asking.finalizer, ask=wanted, requeue_after=RECHECK_SECONDS)
 
 
 def settle(meta: Meta, status: GrpoRunStatus, held: WorkspaceHold | None, *, asked: bool) -> GrpoPlan:
