@@ -101,6 +101,8 @@ def alone(api_kubeconfig: Path) -> Iterator[None]:
 def node(installed_chart: Kubectl, alone: None) -> Iterator[PlayedNode]:
     """A Node whose pods are played; only while a module needs it, so that nobody else's pods are put on it."""
     node = PlayedNode(Api.connect(installed_chart.kubeconfig))
+    for stage in Stage.left_behind(installed_chart, node):
+        stage.close()
     yield node
     node.leave()
 
@@ -109,6 +111,7 @@ def node(installed_chart: Kubectl, alone: None) -> Iterator[PlayedNode]:
 def stage(installed_chart: Kubectl, node: PlayedNode) -> Iterator[Stage]:
     """A namespace with all that a run needs."""
     stage = Stage(installed_chart, node)
+    stage.open()
     yield stage
     stage.close()
 

@@ -118,12 +118,16 @@ def resumes_at(pod: Object) -> int:
 
 def bind(node: PlayedNode, pod: Object) -> Object:
     """Wait for the scheduler."""
+    there: Object = {}
 
     def bound() -> bool:
-        there = node.admin.get(path_of(pod)) or {"spec": {}}
+        there.update(node.admin.get(path_of(pod)) or {"spec": {}})
         return there["spec"].get("nodeName") == NODE
 
-    eventually(bound, f"{pod['metadata']['name']} is bound", 60)
+    try:
+        eventually(bound, f"{pod['metadata']['name']} is bound", 60)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; the scheduler says {there.get('status')}") from error
     return node.admin.request("GET", path_of(pod))
 
 

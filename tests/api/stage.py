@@ -20,22 +20,24 @@ from tests.api.pods import PlayedNode
 
 GROUP = "/apis/halo.training/v1alpha1"
 CLAIMS = ("halo-models", "halo-data", "halo-artifacts")
-RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+LABELS = {"pod-security.kubernetes.io/enforce": "restricted", "halo-tests": "stage"}
 
 
 class Stage:
     """What a test does and sees; `kubectl` is for what a user would type, the rest asks the API server directly."""
 
-    def __init__(self, installed: Kubectl, node: PlayedNode) -> None:
+    def __init__(self, installed: Kubectl, node: PlayedNode, namespace: str = "") -> None:
         self.node, self.api = node, node.admin
-        self.namespace = f"run-{uuid.uuid4().hex[:8]}"
+        self.namespace = namespace or f"run-{uuid.uuid4().hex[:8]}"
         # Base models and GPU classes are the cluster's: a name of the test's own.
         self.base = self.namespace
         self.kubectl = Kubectl(installed.tools, installed.kubeconfig, self.namespace)
         self.tokens: dict[str, str] = {}
+
+    def open(self) -> None:
         self.api.post(
             "/api/v1/namespaces",
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace, "labels": RESTRICTED}},
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace, "labels": LABELS}},
         )
         for claim in CLAIMS:
             self.claim(claim)
@@ -60,6 +62,12 @@ class Stage:
             self.api.delete(f"{GROUP}/{plural(entry)}/{self.base}")
         for claim in CLAIMS:
             self.api.delete(f"/api/v1/persistentvolumes/{self.namespace}-{claim}")
+
+    @classmethod
+    def left_behind(cls, installed: Kubectl, node: PlayedNode) -> list[Stage]:
+        """The stages of sessions that were killed: their runs would still take the node's GPUs."""
+        found = node.admin.items("/api/v1/namespaces?labelSelector=halo-tests%3Dstage")
+        return [cls(installed, node, one["metadata"]["name"]) for one in found]
 
     def let_go_of_holds(self) -> None:
         """Take our finalizer off what no operator is there to settle."""
