@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from halo_api.base import ApiModel, Name, Sha256, ShortText, VolumeUri, cel, mapped_list, rule
+from halo_api.base import ApiModel, Name, Sha256, ShortText, Text, Time, VolumeUri, cel, mapped_list, rule
 from halo_api.conditions import Condition
 from halo_api.run_status import ReceiptRef
 
@@ -98,8 +98,28 @@ class AdapterSpec(ApiModel):
     ]
 
 
+class Ancestor(AdapterParent):
+    """One adapter in the line that it descends from."""
+
+    receipt: Annotated[
+        Sha256 | None, Field(default=None, description="receipt is the digest of its receipt, as its child's says.")
+    ]
+
+
+class Verification(ApiModel):
+    """The last time that its files were hashed again and its receipt was checked."""
+
+    started_at: Annotated[Time, Field(description="startedAt is when the pod that hashed them was made.")]
+    finished_at: Annotated[Time, Field(description="finishedAt is when it ended.")]
+    digest: Annotated[Sha256, Field(description="digest over the files that it found.")]
+    key_id: Annotated[
+        ShortText | None,
+        Field(default=None, description="keyId of the key that signed the receipt, where it is right."),
+    ]
+
+
 class AdapterStatus(ApiModel):
-    """Verification comes with receipts; until then an adapter has no conditions of its own."""
+    """What was found when its files were hashed again and its receipt was checked."""
 
     observed_generation: Annotated[
         int | None,
@@ -109,6 +129,16 @@ class AdapterStatus(ApiModel):
         list[Condition],
         Field(max_length=16, description="conditions of the adapter.", json_schema_extra=mapped_list("type")),
     ] = Field(default_factory=list)
+    verification: Annotated[
+        Verification | None, Field(default=None, description="verification is the last one that ended.")
+    ]
+    lineage: Annotated[
+        list[Ancestor],
+        Field(max_length=64, description="lineage is what it descends from, its parent first."),
+    ] = Field(default_factory=list)
+    waiting: Annotated[
+        Text | None, Field(default=None, description="waiting says in one line what the verification waits for.")
+    ]
 
 
 class Adapter(ApiModel):
@@ -119,8 +149,6 @@ class Adapter(ApiModel):
             "x-halo-crd": {
                 "plural": "adapters",
                 "shortNames": ["ada"],
-                # Nobody writes its status yet: a default that says so would keep GitOps tools waiting for ever.
-                "reconciled": False,
                 "scope": "Namespaced",
                 "columns": [
                     ["Base", "string", ".spec.base.name", 0],

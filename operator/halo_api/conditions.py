@@ -25,6 +25,8 @@ class ConditionType(StrEnum):
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
     OVERDRAWN = "Overdrawn"
+    VERIFIED = "Verified"
+    DISK_PRESSURE = "DiskPressure"
 
 
 class Reason(StrEnum):

@@ -66,6 +66,26 @@ class InspectionReport(ApiModel):
     longer: Annotated[tuple[LongRows, ...], Field(max_length=32)] = ()
 
 
+class AdapterConfig(ApiModel):
+    """What an adapter's own adapter_config.json says of it; unset: it says nothing, or is no JSON."""
+
+    base: Text | None = None
+    revision: Text | None = None
+    rank: int | None = None
+    alpha: float | None = None
+
+
+class VerificationReport(ApiModel):
+    """What the files of a published adapter are now."""
+
+    digest: Annotated[Sha256, Field(description="The digest over the files that are there.")]
+    problems: Annotated[
+        tuple[Annotated[str, Field(max_length=400)], ...],
+        Field(max_length=5, description="Which file is missing, cut, changed or too many, the first five."),
+    ] = ()
+    config: AdapterConfig = AdapterConfig()
+
+
 class Outcome(ApiModel):
     """How the role ended. As JSON it fits into a termination message (4,096 bytes): the message is cut, the facts never."""
 
@@ -75,6 +95,7 @@ class Outcome(ApiModel):
     checkpoint: CheckpointReport | None = None
     adapter: AdapterReport | None = None
     inspection: InspectionReport | None = None
+    verification: VerificationReport | None = None
     # On the clock, by phase of the estimate.
     seconds: dict[PhaseName, float] = Field(default_factory=dict)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from halo_api.adapter import AdapterFile
 from halo_api.base import ApiModel, Sha256, VolumeUri
 from halo_api.report import Deadline
 from halo_api.run_status import FrozenLora
@@ -45,7 +46,7 @@ def claim_of(uri: str) -> str:
 class RunIdentity(ApiModel):
     """Whose pod this is."""
 
-    kind: Literal["TrainingJob", "Dataset"]
+    kind: Literal["TrainingJob", "Dataset", "Adapter"]
     namespace: str
     name: str
     uid: str
@@ -79,6 +80,14 @@ class ResumeFrom(ApiModel):
     digest: Sha256
 
 
+class ParentPlan(ApiModel):
+    """The adapter that the LoRA starts from; its files are hashed again before they are loaded."""
+
+    name: str
+    uri: VolumeUri
+    digest: Annotated[Sha256, Field(description="The digest over its files.")]
+
+
 class TrainPlan(ApiModel):
     """What to train: every default is resolved."""
 
@@ -88,6 +97,7 @@ class TrainPlan(ApiModel):
     seed: int
     lora: FrozenLora
     output: Annotated[VolumeUri, Field(description="The attempt's own folder; an attempt writes nowhere else.")]
+    parent: ParentPlan | None = None
     resume: ResumeFrom | None = None
 
 
@@ -96,6 +106,13 @@ class PublishPlan(ApiModel):
 
     checkpoint: ResumeFrom
     output: Annotated[VolumeUri, Field(description="The folder that the adapter is written to, whole or not at all.")]
+
+
+class VerifyPlan(ApiModel):
+    """The published adapter whose files are to be hashed again."""
+
+    uri: VolumeUri
+    files: Annotated[tuple[AdapterFile, ...], Field(max_length=64, description="The files as they were published.")]
 
 
 class Layout(ApiModel):
@@ -123,12 +140,13 @@ class RunFile(ApiModel):
     """Everything a pod must know; it travels as an annotation of the pod itself."""
 
     version: Literal["v1"] = "v1"
-    role: Literal["train", "inspect", "publish"]
+    role: Literal["train", "inspect", "publish", "verify"]
     run: RunIdentity
     base: BaseRef
     data: DataRef | None = None
     train: TrainPlan | None = None
     publish: PublishPlan | None = None
+    verify: VerifyPlan | None = None
     layout: Layout = Layout()
     reporting: Reporting | None = None
     deadline: Deadline | None = None

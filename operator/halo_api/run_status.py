@@ -48,6 +48,9 @@ class FrozenParent(ApiModel):
     name: Annotated[Name, Field(description="name of the Adapter.")]
     uri: Annotated[VolumeUri, Field(description="uri of its folder.")]
     digest: Annotated[Sha256, Field(description="digest over its files; the trainer refuses others.")]
+    receipt: Annotated[
+        Sha256 | None, Field(default=None, description="receipt is the digest of its receipt, which was verified.")
+    ]
 
 
 class FrozenRecipe(ApiModel):
@@ -267,6 +270,18 @@ class AttemptRecord(ApiModel):
             description="phases as they were measured, known once the attempt has ended; start is what no other phase took of the time from startedAt to finishedAt.",
         ),
     ] = Field(default_factory=list)
+    images: Annotated[
+        list[Annotated[str, Field(max_length=512)]],
+        Field(max_length=8, description="images that its trainer pods ran, as their nodes resolved them."),
+    ] = Field(default_factory=list)
+
+
+class TrainedAdapter(ApiModel):
+    """What training left, until it is published."""
+
+    uri: Annotated[VolumeUri, Field(description="uri of the folder that the trainer wrote it to.")]
+    digest: Annotated[Sha256, Field(description="digest over its files.")]
+    step: Annotated[int, Field(description="step that it was taken after.")]
 
 
 class AdapterRef(ApiModel):

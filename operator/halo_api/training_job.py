@@ -19,6 +19,7 @@ from halo_api.run_status import (
     Progress,
     ReceiptRef,
     Topology,
+    TrainedAdapter,
     Usage,
 )
 from halo_api.training_methods import LoraSpec, RftSpec, RlvrSpec
@@ -249,6 +250,10 @@ class TrainingJobStatus(ApiModel):
         list[Checkpoint],
         Field(max_length=10, description="checkpoints are the last 10."),
     ] = Field(default_factory=list)
+    trained: Annotated[
+        TrainedAdapter | None,
+        Field(default=None, description="trained is what training left, from its end until it is published."),
+    ]
     adapter: Annotated[AdapterRef | None, Field(default=None, description="adapter that the run published.")]
     receipt: Annotated[
         ReceiptRef | None,
