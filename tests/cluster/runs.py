@@ -22,12 +22,22 @@ def chat_file(place: Place, name: str = "tickets.jsonl", rows: int = 32) -> None
     )
 
 
-def dataset(place: Place, name: str = "tickets", file: str = "tickets.jsonl") -> None:
+def preference_file(place: Place, name: str = "choices.jsonl") -> None:
+    """Write a small preference data set: the answer in one line of JSON is chosen, the one in words is rejected."""
+    rows = [json.loads(line) for line in (place.data / "tickets.jsonl").read_text().splitlines()]
+    with (place.data / name).open("w") as out:
+        for row in rows:
+            *prompt, answer = row["messages"]
+            worse = {"role": "assistant", "content": "I am sorry to hear that. We will look into it."}
+            out.write(json.dumps({"prompt": prompt, "chosen": [answer], "rejected": [worse]}) + "\n")
+
+
+def dataset(place: Place, name: str = "tickets", file: str = "tickets.jsonl", kind: str = "chat") -> None:
     body = {
         "apiVersion": "halo.training/v1alpha1",
         "kind": "Dataset",
         "metadata": {"name": name},
-        "spec": {"kind": "chat", "source": f"pvc://halo-data/{file}", "baseModels": [BASE]},
+        "spec": {"kind": kind, "source": f"pvc://halo-data/{file}", "baseModels": [BASE]},
     }
     place.kubectl("apply", "-f", "-", stdin=body)
 
