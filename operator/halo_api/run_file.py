@@ -86,6 +86,9 @@ class ParentPlan(ApiModel):
     name: str
     uri: VolumeUri
     digest: Annotated[Sha256, Field(description="The digest over its files.")]
+    files: Annotated[dict[str, Sha256], Field(description="Its files by path: to say which one differs.")] = Field(
+        default_factory=dict
+    )
 
 
 class TrainPlan(ApiModel):

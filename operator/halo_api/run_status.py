@@ -48,6 +48,10 @@ class FrozenParent(ApiModel):
     name: Annotated[Name, Field(description="name of the Adapter.")]
     uri: Annotated[VolumeUri, Field(description="uri of its folder.")]
     digest: Annotated[Sha256, Field(description="digest over its files; the trainer refuses others.")]
+    files: Annotated[
+        dict[str, Sha256],
+        Field(max_length=64, description="files: the SHA-256 of each, by path."),
+    ] = Field(default_factory=dict)
     receipt: Annotated[
         Sha256 | None, Field(default=None, description="receipt is the digest of its receipt, which was verified.")
     ]

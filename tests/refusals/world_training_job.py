@@ -93,6 +93,7 @@ PARENT: list[Row] = [
     Row("a parent that nobody verified yet", child(verified="Unknown"), OWN, "ParentPending", ("which is not verified yet",), "Adapter: no condition Verified", pending=True, also=("spec.parent.adapter",)),
     Row("a parent that was found wrong", child(verified="False"), OWN, "ParentUnfit", ("found wrong (the digest differs)",), "Adapter: Verified=False", also=("spec.parent.adapter",)),
     Row("an imported parent", child(imported=True), OWN, "ParentUnfit", ("was imported and has no training receipt",), "Adapter: no trainedBy", also=("spec.parent.adapter",)),
+    Row("a parent without a receipt", child(receipt=None), OWN, "ParentUnfit", ("which was published without a receipt", "never continued"), "Adapter: no receipt", also=("spec.parent.adapter",)),
     Row("a parent of another base", child(base={"name": "large", "revision": "rev-0001"}), OWN, "ParentUnfit", ("support-v3 has baseModel large (found smol here)",), "Adapter of base large", also=("spec.parent.adapter",)),
     Row("a parent of another revision", child(base={"name": "smol", "revision": "rev-0000"}), OWN, "ParentUnfit", ("has revision rev-0000 (found rev-0001 here)",), "Adapter of revision rev-0000", also=("spec.parent.adapter",)),
     Row("another rank than the parent's", with_rank(8), with_rank(16), "ParentUnfit", ("has rank 16 (found 8 here)",), "Adapter of rank 16", also=("spec.parent.adapter",)),

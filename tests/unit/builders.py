@@ -41,6 +41,7 @@ from halo_operator.recipes import RECIPES
 
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 DIGEST = "sha256:" + "a" * 64
+RECEIPT = "sha256:" + "e" * 64
 ENVIRONMENT = Environment(
     trainer_image="trainer:1",
     image_pull_policy="IfNotPresent",
@@ -156,9 +157,10 @@ def parent(verified: str = "True", imported: bool = False, **changes: Any) -> Pa
         "base": {"name": "smol", "revision": "rev-0001"}, "rank": 16, "alpha": 32, "uri": "pvc://halo-artifacts/support-v3",
         "digest": DIGEST, "files": [{"path": "adapter_model.safetensors", "sha256": DIGEST, "size": 1}],
         "trainedBy": {"kind": "TrainingJob", "name": "support-v3", "uid": "uid-0", "step": 100},
+        "receipt": {"digest": RECEIPT},
     }  # fmt: skip
     if imported:
-        facts["trainedBy"] = None
+        facts |= {"trainedBy": None, "receipt": None}
     return ParentEntry(
         "support-v3", AdapterSpec.model_validate(facts | changes), verdict(verified, "the digest differs")
     )

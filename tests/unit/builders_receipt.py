@@ -68,8 +68,7 @@ def status(**changes: Any) -> TrainingJobStatus:
 
 def statement(seed: int = 1, name: str = "run", uid: str = "uid-1", **changes: Any) -> Object:
     meta = Meta(kind="TrainingJob", namespace="team", name=name, uid=uid, generation=1, created_at=b.NOW)
-    proven = changes.pop("parent_receipt", None)
-    known = Known(operator_version="0.1.0", images={"trainer": [IMAGE, IMAGE]}, parent_receipt=proven)
+    known = Known(operator_version="0.1.0", images={"trainer": [IMAGE, IMAGE]})
     spec = changes.pop("spec", b.spec())
     return statement_of(meta, spec, status(**changes), adapter(contents(seed), name, uid), known)
 

@@ -45,7 +45,8 @@ def test_a_child_has_its_parents_rank_and_alpha() -> None:
     assert frozen.lora is not None
     assert frozen.parent is not None
     assert (frozen.lora.rank, frozen.lora.alpha) == (4, 2.0)
-    assert (frozen.parent.name, frozen.parent.digest) == ("support-v3", b.DIGEST)
+    assert (frozen.parent.name, frozen.parent.digest, frozen.parent.receipt) == ("support-v3", b.DIGEST, b.RECEIPT)
+    assert frozen.parent.files == {"adapter_model.safetensors": b.DIGEST}
 
 
 def test_halo_rlvr_freezes_its_recipe_and_its_rollout_gpus() -> None:

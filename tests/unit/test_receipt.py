@@ -62,11 +62,13 @@ def test_equal_runs_differ_in_run_times_and_usage_alone() -> None:
 
 def test_a_child_names_its_proven_parent_and_an_unproven_one_is_no_parent() -> None:
     spec = b.spec(parent={"adapter": "support-v3"})
-    frozen = freeze(b.world(spec=spec, catalog=b.catalog(parent=b.parent())))
+    frozen, unproven = (
+        freeze(b.world(spec=spec, catalog=b.catalog(parent=parent))) for parent in (b.parent(), b.parent(receipt=None))
+    )
     with pytest.raises(ValueError, match="has no receipt"):
-        statement(spec=spec, frozen=frozen)
-    said = statement(spec=spec, frozen=frozen, parent_receipt=b.DIGEST)["predicate"]["parent"]
-    assert said == {"name": "support-v3", "digest": b.DIGEST, "receipt": b.DIGEST}
+        statement(spec=spec, frozen=unproven)
+    said = statement(spec=spec, frozen=frozen)["predicate"]["parent"]
+    assert said == {"name": "support-v3", "digest": b.DIGEST, "receipt": b.RECEIPT}
 
 
 def test_what_is_said_twice_must_agree() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from halo_api import API_VERSION
-from halo_api.adapter import AdapterBase, AdapterSpec, TrainedBy
+from halo_api.adapter import AdapterBase, AdapterParent, AdapterSpec, TrainedBy
 from halo_api.report import AdapterReport
 from halo_api.run_status import Frozen
 from halo_operator.plan.world import Meta, Object
@@ -13,6 +13,7 @@ def adapter_spec(meta: Meta, frozen: Frozen, made: AdapterReport) -> AdapterSpec
     """Return what was published, without its receipt, which is about this."""
     if frozen.lora is None:
         raise ValueError("only base lora_trl publishes an adapter")
+    parent = frozen.parent
     return AdapterSpec(
         base=AdapterBase(name=frozen.base.name, revision=frozen.base.revision),
         rank=frozen.lora.rank or 1,
@@ -21,6 +22,7 @@ def adapter_spec(meta: Meta, frozen: Frozen, made: AdapterReport) -> AdapterSpec
         digest=made.digest,
         files=list(made.files),
         trained_by=TrainedBy(kind=meta.kind, name=meta.name, uid=meta.uid, step=made.step),
+        parent=AdapterParent(name=parent.name, digest=parent.digest) if parent else None,
     )
 
 

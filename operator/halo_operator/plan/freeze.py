@@ -14,7 +14,7 @@ from halo_api.run_status import (
 from halo_operator.plan.checks.data import inspection_of
 from halo_operator.plan.resolve import BETA, LEARNING_RATE, MICRO_BATCH, alpha_of, rank_of
 from halo_operator.plan.split import split_of
-from halo_operator.plan.world import BaseEntry, RunWorld
+from halo_operator.plan.world import BaseEntry, ParentEntry, RunWorld
 
 
 def freeze(world: RunWorld) -> Frozen:
@@ -45,12 +45,18 @@ def freeze(world: RunWorld) -> Frozen:
         rlvr=rlvr,
         rft=spec.rft,
         recipe=FrozenRecipe(name=recipe.name, digest=recipe.digest, text=recipe.text) if recipe else None,
-        parent=FrozenParent(name=parent.name, uri=parent.spec.uri, digest=parent.spec.digest) if parent else None,
+        parent=frozen_parent(parent) if parent else None,
         image=installed.trainer_image,
         image_pull_policy=installed.image_pull_policy,
-        artifacts_claim=installed.artifacts_claim,
+        artifacts_claim=artifacts_claim(world),
         operator_version=installed.operator_version,
     )
+
+
+def artifacts_claim(world: RunWorld) -> str:
+    """Return the claim that the run writes to: its Workspace's, else the installation's default."""
+    storage = world.catalog.workspace.spec.storage
+    return storage.claim if storage else world.environment.artifacts_claim
 
 
 def dataset(world: RunWorld) -> FrozenDataset | None:
@@ -64,6 +70,18 @@ def dataset(world: RunWorld) -> FrozenDataset | None:
         sha256=inspection.sha256,
         rows=inspection.rows,
         longest_row=inspection.longest_row,
+    )
+
+
+def frozen_parent(parent: ParentEntry) -> FrozenParent:
+    """Return the adapter to continue as it was verified: its bytes and its receipt."""
+    spec = parent.spec
+    return FrozenParent(
+        name=parent.name,
+        uri=spec.uri,
+        digest=spec.digest,
+        files={file.path: file.sha256 for file in spec.files},
+        receipt=spec.receipt.digest if spec.receipt else None,
     )
 
 

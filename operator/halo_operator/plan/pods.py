@@ -11,6 +11,7 @@ from halo_api.run_file import (
     BaseRef,
     DataRef,
     Layout,
+    ParentPlan,
     PublishPlan,
     Reporting,
     ResumeFrom,
@@ -19,7 +20,7 @@ from halo_api.run_file import (
     TrainPlan,
     claim_of,
 )
-from halo_api.run_status import Frozen, Topology
+from halo_api.run_status import Frozen, FrozenParent, Topology
 from halo_api.training_job import TrainingJobSpec
 from halo_operator.plan import names
 from halo_operator.plan.pod_template import owner, pod
@@ -49,7 +50,8 @@ def trainer_pods(
     attempt = start.attempt
     if frozen.dataset is None:
         raise ValueError("only runs on a data set have trainer pods")
-    read = (claim_of(frozen.base.source), claim_of(frozen.dataset.source))
+    sources = (frozen.base.source, frozen.dataset.source, *([frozen.parent.uri] if frozen.parent else []))
+    read = tuple(claim_of(source) for source in sources)
     return tuple(
         pod(
             meta,
@@ -102,6 +104,7 @@ def train_file(
             seed=spec.seed,
             lora=frozen.lora,
             output=f"pvc://{frozen.artifacts_claim}/{names.run_folder(meta.uid, attempt)}",
+            parent=parent_plan(frozen.parent) if frozen.parent else None,
             resume=start.resume,
         ),
         layout=Layout(
@@ -116,6 +119,11 @@ def train_file(
         grace_seconds=GRACE_SECONDS,
         publish_seconds=start.publish_seconds,
     )
+
+
+def parent_plan(parent: FrozenParent) -> ParentPlan:
+    """Return what the trainer starts from, with what it must find there."""
+    return ParentPlan(name=parent.name, uri=parent.uri, digest=parent.digest, files=parent.files)
 
 
 def publish_pod(meta: Meta, frozen: Frozen, resume: ResumeFrom, attempt: int, number: int, env: Environment) -> Object:

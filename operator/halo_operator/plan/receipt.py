@@ -43,8 +43,6 @@ class Known:
     operator_version: str
     # By role, what the nodes said that they ran: containerStatuses.imageID of every pod of every attempt.
     images: Mapping[str, Iterable[str]] = field(default_factory=dict)
-    # The digest of the parent's receipt, as it was verified before the parent was loaded.
-    parent_receipt: str | None = None
     environments: tuple[ReceiptEnvironment, ...] = ()
 
 
@@ -68,7 +66,7 @@ def statement_of(
             source=frozen.base.source,
             dtype=frozen.base.dtype,
         ),
-        parent=_parent(frozen, known),
+        parent=_parent(frozen),
         datasets=_datasets(frozen),
         environments=sorted(known.environments, key=lambda one: (one.use, one.name)),
         seed=spec.seed,
@@ -114,12 +112,13 @@ def _recipe(name: str, frozen: Frozen) -> ResolvedRecipe:
     return ResolvedRecipe(name=name, settings=resolved, digest=json_digest(resolved), file=frozen.recipe)
 
 
-def _parent(frozen: Frozen, known: Known) -> ReceiptParent | None:
-    if frozen.parent is None:
+def _parent(frozen: Frozen) -> ReceiptParent | None:
+    parent = frozen.parent
+    if parent is None:
         return None
-    if known.parent_receipt is None:
-        raise ValueError(f"parent {frozen.parent.name}: it has no receipt, and only a proven adapter is continued")
-    return ReceiptParent(name=frozen.parent.name, digest=frozen.parent.digest, receipt=known.parent_receipt)
+    if parent.receipt is None:
+        raise ValueError(f"parent {parent.name}: it has no receipt, and only a proven adapter is continued")
+    return ReceiptParent(name=parent.name, digest=parent.digest, receipt=parent.receipt)
 
 
 def _datasets(frozen: Frozen) -> list[ReceiptDataset]:

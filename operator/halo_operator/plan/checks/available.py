@@ -34,7 +34,5 @@ def missing(world: RunWorld) -> Iterator[str]:
             yield f"spec.lora.bundle: found {lora.bundle}, which this version does not have yet; leave it out"
     if spec.context_parallel is not None:
         yield f"spec.contextParallel: found {spec.context_parallel}, which this version does not have yet; leave it out"
-    if spec.parent is not None:
-        yield f"spec.parent: found {spec.parent.adapter}, and this version does not continue adapters yet; leave it out"
     if base is not None and not base.spec.source.startswith("pvc://"):
         yield f"spec.baseModel: the weights of {base.name} are at {base.spec.source}, found no pvc:// source, and this version reads no other yet; put them on a claim"

@@ -33,13 +33,14 @@ def parent_is_there(world: RunWorld) -> Refusal | None:
 
 
 def parent_was_trained(world: RunWorld) -> Refusal | None:
-    """Where an imported adapter came from nobody can say."""
+    """Where an adapter without a receipt came from nobody can say."""
     parent = world.catalog.parent
-    if parent is None or parent.spec.trained_by is not None:
+    if parent is None or (parent.spec.trained_by is not None and parent.spec.receipt is not None):
         return None
+    origin = "was published without a receipt" if parent.spec.trained_by else "was imported and has no training receipt"
     return Refusal(
         Reason.PARENT_UNFIT,
-        f"{FIELD}: found {parent.name}, which was imported and has no training receipt, and can be served but never continued; name one that a run has published",
+        f"{FIELD}: found {parent.name}, which {origin}, and can be served but never continued; name one that a run has published",
     )
 
 
