@@ -23,6 +23,9 @@ class ProgressReport(ApiModel):
     loss: float | None = None
     learning_rate: float | None = None
     grad_norm: float | None = None
+    # DPO: what the chosen answer's reward is above the rejected one's, and of how many pairs it is above.
+    reward_margin: float | None = None
+    reward_accuracy: float | None = None
     tokens: int = 0
     tokens_per_second: float | None = None
     remaining_seconds: int | None = None

@@ -67,7 +67,7 @@ class DataRef(ApiModel):
     """The data to read; `sha256` is unset for an inspection, which finds it."""
 
     name: str
-    kind: Literal["chat"]
+    kind: Literal["chat", "preference"]
     source: VolumeUri
     sha256: Sha256 | None = None
 

@@ -95,7 +95,7 @@ def test_an_empty_file_is_named(tmp_path: Path) -> None:
         list(chat_rows(path))
     assert (refused.value.reason, str(refused.value)) == (
         Reason.BAD_ROW,
-        "rows.jsonl is empty; write one chat row a line",
+        "rows.jsonl is empty; write one row a line",
     )
 
 

@@ -8,8 +8,7 @@ from halo_api.conditions import Reason
 from halo_api.report import InspectionReport, LongRows, Outcome
 from halo_api.run_file import RunFile, volume_path
 from halo_trainer.data.jsonl import JsonLines
-from halo_trainer.data.load import base_folder, load_template
-from halo_trainer.data.rows import chat_row
+from halo_trainer.data.load import base_folder, checked_row, load_template, token_row
 from halo_trainer.failures import RunFailure
 from halo_trainer.reporting import Reporting
 
@@ -25,16 +24,16 @@ def inspect(run: RunFile, volumes: str, report: Reporting) -> Outcome:
     base = base_folder(run.base, Path(volume_path(run.base.source, volumes)))
     report.phase("Working")
     for number, value in JsonLines(path):
-        chat_row(number, value)
+        checked_row(run.data, number, value)
     template = load_template(run.base, base)
     lines = JsonLines(path)
     rows = tokens = trained = longest = 0
     longer = dict.fromkeys(sorted({*LENGTHS, run.base.context_length}), 0)
     for number, value in lines:
-        row = template.token_row(chat_row(number, value))
+        row = token_row(template, checked_row(run.data, number, value))
         rows += 1
-        tokens += len(row)
-        trained += sum(row.trained)
+        tokens += row.tokens
+        trained += row.trained_tokens
         longest = max(longest, len(row))
         for length in longer:
             longer[length] += len(row) > length

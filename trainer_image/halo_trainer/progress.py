@@ -22,8 +22,10 @@ class Progress:
         self._shows = shows
         self._bar: Any = _bar(steps) if shows and sys.stdout.isatty() else None
 
-    def finished(self, step: int, tokens: int, loss: float, rate: float, norm: float) -> ProgressReport:
-        """Take one finished step; `step` counts from 1."""
+    def finished(
+        self, step: int, tokens: int, loss: float, rate: float, norm: float, rewards: tuple[float, float] | None = None
+    ) -> ProgressReport:
+        """Take one finished step; `step` counts from 1. `rewards`: margin and accuracy of a preference step."""
         self._tokens += tokens
         self._ended.append((time.monotonic(), self._tokens))
         (start, before), (end, after) = self._ended[0], self._ended[-1]
@@ -33,8 +35,10 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=step, loss=f"{loss:.4f}", speed=f"{speed:.0f}")
         elif self._shows:
+            told = f" margin {rewards[0]:.3f} accuracy {rewards[1]:.2f}" if rewards else ""
             print(
-                f"step {step}/{self._steps} loss {loss:.4f} lr {rate:.1e} grad {norm:.2f} tok/s {speed:.0f}", flush=True
+                f"step {step}/{self._steps} loss {loss:.4f}{told} lr {rate:.1e} grad {norm:.2f} tok/s {speed:.0f}",
+                flush=True,
             )
         return ProgressReport(
             step=step,
@@ -42,6 +46,8 @@ class Progress:
             loss=loss,
             learning_rate=rate,
             grad_norm=norm,
+            reward_margin=rewards[0] if rewards else None,
+            reward_accuracy=rewards[1] if rewards else None,
             tokens=self._tokens,
             tokens_per_second=round(speed, 1),
             remaining_seconds=left,

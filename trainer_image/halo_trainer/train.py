@@ -26,13 +26,11 @@ from halo_trainer.checkpoints.folder import (
     save_checkpoint,
 )
 from halo_trainer.data.batches import micro_batches, rank_share, step_rows
-from halo_trainer.data.collate import collate, trained_tokens
-from halo_trainer.data.load import fitting_rows, load_template, training_rows
-from halo_trainer.data.template import TokenRow
+from halo_trainer.data.load import load_template
 from halo_trainer.failures import RunFailure
 from halo_trainer.files import whole_folder
-from halo_trainer.model import answer_logits, attach_lora, load_base, settle_torch, trained_parameters
-from halo_trainer.objectives.sft import sft_loss
+from halo_trainer.methods import Method, prepared
+from halo_trainer.model import attach_lora, load_base, settle_torch, trained_parameters
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.progress import Progress
 from halo_trainer.reporting import Reporting, now
@@ -50,7 +48,7 @@ class Run:
     ranks: Ranks
     report: Reporting
     device: torch.device
-    rows: list[TokenRow]
+    method: Method
     model: Any
     parameters: dict[str, nn.Parameter]
     optimizer: torch.optim.AdamW
@@ -94,8 +92,7 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: B
         check_checkpoint(checkpoint, plan.resume)
     base = Path(volume_path(file.base.source, volumes))
     template = load_template(file.base, base)
-    rows = training_rows(file.data, Path(volume_path(file.data.source, volumes)), template)
-    rows = fitting_rows(rows, plan.lora.max_length or file.base.context_length, plan.lora.overlength)
+    make = prepared(plan, file.base, file.data, Path(volume_path(file.data.source, volumes)), base, template)
     model = attach_lora(load_base(file.base, base), plan.lora, plan.seed).to(device)
     model.train()
     parameters = trained_parameters(model)
@@ -103,11 +100,13 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: B
         parameters.values(), lr=0.0, betas=(0.9, 0.999), eps=1e-8, weight_decay=plan.lora.weight_decay
     )
     state = TrainedState(step=0, seed=plan.seed, rows_seen=0, tokens_seen=0, loss=None)
+    ranks.connect(device, file.layout.rendezvous_timeout_seconds)
+    # Before a checkpoint is loaded: a reference model is what the run began with.
+    method = make(model, device)
     if checkpoint:
         state = load_checkpoint(checkpoint, model, parameters, optimizer)
         print(f"resuming after step {state.step} from {checkpoint}", flush=True)
-    ranks.connect(device, file.layout.rendezvous_timeout_seconds)
-    return Run(file, plan, volumes, ranks, report, device, rows, model, parameters, optimizer, state, budget)
+    return Run(file, plan, volumes, ranks, report, device, method, model, parameters, optimizer, state, budget)
 
 
 def loop(run: Run, stop: threading.Event) -> bool:
@@ -119,9 +118,9 @@ def loop(run: Run, stop: threading.Event) -> bool:
     try:
         while run.state.step < plan.steps and not stopping:
             run.budget.pause()
-            rate, norm, tokens, stopping = train_step(run, stop)
+            rate, norm, tokens, rewards, stopping = train_step(run, stop)
             assert run.state.loss is not None
-            run.report.progress(progress.finished(run.state.step, tokens, run.state.loss, rate, norm))
+            run.report.progress(progress.finished(run.state.step, tokens, run.state.loss, rate, norm, rewards))
             due = run.state.step % plan.save_steps == 0 or run.state.step == plan.steps
             if due or stopping:
                 checkpoint(run)
@@ -138,24 +137,23 @@ def told_to_stop(run: Run, stop: threading.Event) -> bool:
     return run.ranks.sum_values(told).item() > 0
 
 
-def train_step(run: Run, stop: threading.Event) -> tuple[float, float, int, bool]:
-    """Do one optimizer step; return its learning rate, gradient norm, tokens, and whether any process is told to stop."""
+def train_step(run: Run, stop: threading.Event) -> tuple[float, float, int, tuple[float, float] | None, bool]:
+    """Do one optimizer step; return its learning rate, gradient norm, tokens, rewards, and whether any process is told to stop."""
     plan, lora, ranks, step = run.plan, run.plan.lora, run.ranks, run.state.step
-    indices = step_rows(len(run.rows), plan.batch, plan.seed, step)
-    batch = [run.rows[index] for index in indices]
-    denominator = trained_tokens(batch)
-    share = rank_share(indices, [len(row) for row in run.rows], ranks.rank, ranks.world)
+    indices = step_rows(len(run.method.lengths), plan.batch, plan.seed, step)
+    share = rank_share(indices, run.method.lengths, ranks.rank, ranks.world)
     torch.manual_seed(derived_seed(plan.seed, "dropout", step, ranks.rank))
     run.optimizer.zero_grad(set_to_none=True)
     loss = torch.zeros((), dtype=torch.float64, device=run.device)
+    margin = accuracy = 0.0
     for part in micro_batches(share, lora.micro_batch or 1):
-        micro = collate([run.rows[index] for index in part], 0, run.device)
-        part_loss = sft_loss(answer_logits(run.model, micro), micro.targets_BK, micro.trained_BK, denominator)
-        part_loss.backward()  # type: ignore[no-untyped-call]
-        loss += part_loss.detach()
+        added = run.method.share(part, indices)
+        added.loss.backward()  # type: ignore[no-untyped-call]
+        loss += added.loss.detach()
+        margin, accuracy = margin + added.reward_margin, accuracy + added.reward_accuracy
     ranks.sum_gradients(run.parameters.values())
-    told = torch.tensor(float(stop.is_set()), dtype=torch.float64, device=run.device)
-    total, stopping = ranks.sum_values(torch.stack([loss, told])).tolist()
+    told = torch.tensor([float(stop.is_set()), margin, accuracy], dtype=torch.float64, device=run.device)
+    total, stopping, margin, accuracy = ranks.sum_values(torch.cat([loss.reshape(1), told])).tolist()
     norm = float(nn.utils.clip_grad_norm_(run.parameters.values(), lora.max_grad_norm))
     if not (math.isfinite(total) and math.isfinite(norm)):
         raise RunFailure(
@@ -167,7 +165,7 @@ def train_step(run: Run, stop: threading.Event) -> tuple[float, float, int, bool
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     run.optimizer.step()
-    tokens = sum(len(row) for row in batch)
+    tokens = run.method.tokens(indices)
     run.state = TrainedState(
         step=step + 1,
         seed=plan.seed,
@@ -175,7 +173,7 @@ def train_step(run: Run, stop: threading.Event) -> tuple[float, float, int, bool
         tokens_seen=run.state.tokens_seen + tokens,
         loss=total,
     )
-    return rate, norm, tokens, stopping > 0
+    return rate, norm, tokens, (margin, accuracy) if run.method.rewards else None, stopping > 0
 
 
 def checkpoint(run: Run) -> None:

@@ -23,15 +23,8 @@ class MicroBatch:
 
 
 def collate(rows: Sequence[TokenRow], padding: int, device: torch.device) -> MicroBatch:
-    """Pad on the right: causal rows never see the padding, and left padding would corrupt recurrent states."""
-    length = max(len(row) for row in rows)
-    ids = torch.full((len(rows), length), padding, dtype=torch.long)
-    attention = torch.zeros((len(rows), length), dtype=torch.long)
-    trained = torch.zeros((len(rows), length), dtype=torch.bool)
-    for place, row in enumerate(rows):
-        ids[place, : len(row)] = torch.tensor(row.ids, dtype=torch.long)
-        attention[place, : len(row)] = 1
-        trained[place, : len(row)] = torch.tensor(list(row.trained), dtype=torch.bool)
+    """Return the rows with the positions that predict a trained token in any of them."""
+    ids, attention, trained = padded(rows, padding)
     predicts = trained[:, 1:]
     positions = predicts.any(dim=0).nonzero().squeeze(-1)
     return MicroBatch(
@@ -41,6 +34,22 @@ def collate(rows: Sequence[TokenRow], padding: int, device: torch.device) -> Mic
         ids[:, 1:][:, positions].to(device),
         predicts[:, positions].to(device),
     )
+
+
+def padded(rows: Sequence[TokenRow], padding: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Pad on the right: causal rows never see the padding, and left padding would corrupt recurrent states.
+
+    Return ids, attention, and where a token trains.
+    """
+    length = max(len(row) for row in rows)
+    ids = torch.full((len(rows), length), padding, dtype=torch.long)
+    attention = torch.zeros((len(rows), length), dtype=torch.long)
+    trained = torch.zeros((len(rows), length), dtype=torch.bool)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = torch.tensor(row.ids, dtype=torch.long)
+        attention[place, : len(row)] = 1
+        trained[place, : len(row)] = torch.tensor(list(row.trained), dtype=torch.bool)
+    return ids, attention, trained
 
 
 def trained_tokens(rows: Sequence[TokenRow]) -> int:

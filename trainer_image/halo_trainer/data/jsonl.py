@@ -34,7 +34,7 @@ class JsonLines:
                 self._hash.update(line)
                 yield number, _value(number, line)
         if number == 0:
-            raise RunFailure(Reason.BAD_ROW, f"{self._path.name} is empty; write one chat row a line")
+            raise RunFailure(Reason.BAD_ROW, f"{self._path.name} is empty; write one row a line")
         self.digest = f"sha256:{self._hash.hexdigest()}"
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef, DataRef
 from halo_trainer.data.jsonl import JsonLines, file_digest
+from halo_trainer.data.preference import PreferenceRow, TokenPair, preference_row, token_pair
 from halo_trainer.data.rows import ChatRow, chat_row
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
+
+Row = TypeVar("Row", TokenRow, TokenPair)
 
 
 def base_folder(base: BaseRef, path: Path) -> Path:
@@ -71,12 +74,31 @@ def chat_rows(path: Path) -> Iterator[ChatRow]:
         yield chat_row(number, value)
 
 
+def checked_row(data: DataRef, number: int, value: Any) -> ChatRow | PreferenceRow:
+    """Check a line of the data's kind."""
+    return preference_row(number, value) if data.kind == "preference" else chat_row(number, value)
+
+
+def token_row(template: Template, row: ChatRow | PreferenceRow) -> TokenRow | TokenPair:
+    """Return a checked row as the model sees it."""
+    return token_pair(template, row) if isinstance(row, PreferenceRow) else template.token_row(row)
+
+
 def training_rows(data: DataRef, path: Path, template: Template) -> list[TokenRow]:
-    """Return the rows of the very file that was inspected, in its order."""
+    """Return the chat rows of the very file that was inspected, in its order."""
+    return _read(data, path, lambda number, value: template.token_row(chat_row(number, value)))
+
+
+def training_pairs(data: DataRef, path: Path, template: Template) -> list[TokenPair]:
+    """Return the preference rows of the very file that was inspected, in its order."""
+    return _read(data, path, lambda number, value: token_pair(template, preference_row(number, value)))
+
+
+def _read(data: DataRef, path: Path, row: Callable[[int, Any], Row]) -> list[Row]:
     if path.is_file():
         _same_file(data, path, file_digest(path))
     lines = JsonLines(path)
-    rows = [template.token_row(chat_row(number, value)) for number, value in lines]
+    rows = [row(number, value) for number, value in lines]
     # It may have been replaced since the first look, which is there to fail early.
     _same_file(data, path, lines.digest)
     return rows
@@ -91,7 +113,7 @@ def _same_file(data: DataRef, path: Path, found: str) -> None:
         )
 
 
-def fitting_rows(rows: list[TokenRow], max_length: int, overlength: str) -> list[TokenRow]:
+def fitting_rows(rows: list[Row], max_length: int, overlength: str) -> list[Row]:
     """Return the rows that train, each of at most `max_length` tokens; never cut or leave out silently."""
     longer = [len(row) for row in rows if len(row) > max_length]
     if longer and overlength == "refuse":
@@ -105,7 +127,7 @@ def fitting_rows(rows: list[TokenRow], max_length: int, overlength: str) -> list
     else:
         fitting = [row.truncated(max_length) for row in rows]
     # A row whose answers were all cut off teaches nothing.
-    kept = [row for row in fitting if any(row.trained)]
+    kept = [row for row in fitting if row.teaches]
     if longer:
         print(f"{len(longer)} rows are longer than {max_length} tokens: overlength={overlength} keeps {len(kept)} rows")
     if not kept:

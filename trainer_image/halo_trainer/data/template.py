@@ -32,6 +32,21 @@ class TokenRow:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def tokens(self) -> int:
+        """All of its tokens."""
+        return len(self.ids)
+
+    @property
+    def trained_tokens(self) -> int:
+        """Those of the answers."""
+        return sum(self.trained)
+
+    @property
+    def teaches(self) -> bool:
+        """Whether something of an answer is in it."""
+        return any(self.trained)
+
     def truncated(self, length: int) -> TokenRow:
         """Return the row cut at the end; a cut answer has no end-of-turn token, so it teaches no early stop."""
         return TokenRow(self.ids[:length], self.trained[:length])
