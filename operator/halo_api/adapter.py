@@ -6,9 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from halo_api.base import ApiModel, Name, Sha256, ShortText, Text, Time, VolumeUri, cel, mapped_list, rule
+from halo_api.base import ApiModel, Name, Sha256, ShortText, Text, Time, VolumeUri, at_creation, cel, mapped_list, rule
 from halo_api.conditions import Condition
 from halo_api.run_status import ReceiptRef
+
+# As in a uri: no path leads out of the adapter's folder, wherever that is copied to.
+FILE_PATH = r"^[A-Za-z0-9_][-A-Za-z0-9._]*(/[A-Za-z0-9_][-A-Za-z0-9._]*)*$"
+NO_WAY_OUT = at_creation(
+    f"self.files.all(f, f.path.matches('{FILE_PATH}'))",
+    f"'found path ' + self.files.filter(f, !f.path.matches('{FILE_PATH}'))[0].path + "
+    "'; a path has letters, digits, ., _ and - between single slashes, and no part begins with . or -'",
+    ".files",
+)
 
 
 class AdapterFile(ApiModel):
@@ -52,7 +61,9 @@ class AdapterSpec(ApiModel):
     """An adapter version is a record of bytes: immutable."""
 
     model_config = ConfigDict(
-        json_schema_extra=cel(rule("self == oldSelf", "'is immutable: an adapter version is a record of bytes'"))
+        json_schema_extra=cel(
+            rule("self == oldSelf", "'is immutable: an adapter version is a record of bytes'"), NO_WAY_OUT
+        )
     )
 
     base: Annotated[AdapterBase, Field(description="base that the adapter belongs to.")]
@@ -157,6 +168,7 @@ class Adapter(ApiModel):
                     ["Step", "integer", ".spec.trainedBy.step", 0],
                     ["Verified", "string", '.status.conditions[?(@.type=="Verified")].status', 0],
                     ["Age", "date", ".metadata.creationTimestamp", 0],
+                    ["Origin", "string", ".metadata.labels.halo\\.training/origin", 1],
                     ["Mode", "string", ".spec.mode", 1],
                     ["Parent", "string", ".spec.parent.name", 1],
                     ["URI", "string", ".spec.uri", 1],

@@ -94,6 +94,17 @@ ADAPTER_ROWS = [
     row("no files", ADAPTER, {"files": []}, "spec.files", "at least 1"),
     row("a digest that is none", ADAPTER, {"digest": "sha256:1"}, "spec.digest", '"sha256:1"'),
     row("a folder that is no volume", ADAPTER, {"uri": "/tmp/adapter"}, "spec.uri", '"/tmp/adapter"'),
+    *(
+        row(
+            f"a file at {path}",
+            ADAPTER,
+            {"files": [{"path": path, "sha256": DIGEST, "size": 1}]},
+            "spec.files",
+            f"found path {path};",
+            "no part begins with",
+        )
+        for path in ("../../.profile", "/etc/passwd", "a//b", ".hidden")
+    ),
     row("an unknown mode", ADAPTER, {"mode": "thinking"}, "spec.mode", '"thinking"', '"final"'),
     *outside("rank", ADAPTER, 0, 257),
     *outside("alpha", ADAPTER, 0, 4097),
