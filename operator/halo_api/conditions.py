@@ -129,6 +129,19 @@ class Reason(StrEnum):
     INSPECTED = "Inspected"
     PUBLISHED = "Published"
 
+    VERIFYING = "Verifying"
+    VERIFIED = "Verified"
+    NO_RECEIPT = "NoReceipt"
+    CHANGED = "Changed"
+    TRUNCATED = "Truncated"
+    MISSING = "Missing"
+    EXTRA = "Extra"
+    OTHER_ADAPTER = "OtherAdapter"
+    UNKNOWN_KEY = "UnknownKey"
+    WRONG_SIGNATURE = "WrongSignature"
+    BAD_ENVELOPE = "BadEnvelope"
+    WRONG_PAYLOAD_TYPE = "WrongPayloadType"
+    BAD_STATEMENT = "BadStatement"
 
 class Condition(ApiModel):
     """One observation of the resource (metav1.Condition)."""

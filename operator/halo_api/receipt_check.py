@@ -14,7 +14,7 @@ from pydantic import ConfigDict, ValidationError
 
 from halo_api.adapter import AdapterFile, AdapterSpec
 from halo_api.base import ApiModel
-from halo_api.digests import canonical
+from halo_api.digests import bytes_digest, canonical
 from halo_api.receipt import PAYLOAD_TYPE, Receipt, Statement
 
 # signature, message → whether the one is a key's signature of the other
@@ -129,25 +129,42 @@ def pae(payload: bytes) -> bytes:
 
 def check_files(receipt: Receipt, found: Iterable[AdapterFile]) -> list[Finding]:
     """Hold the files that are there to those of the receipt, one finding for each that differs."""
-    said = {file.path: file for file in receipt.adapter.files}
-    here = {file.path: file for file in found}
+    said, here = receipt.adapter.files, tuple(found)
     of = f"the receipt of {subject_of(receipt)}"
-    findings = []
     # Of a single file it can't be told: it may be the one that was changed.
-    if len(said) > 1 and not {file.sha256 for file in said.values()} & {file.sha256 for file in here.values()}:
-        findings.append(Finding(Problem.OTHER_ADAPTER, "receipt", f"not one of the {len(said)} files of {of} is here"))
-    for path in sorted(said | here):
+    other = len(said) > 1 and not {file.sha256 for file in said} & {file.sha256 for file in here}
+    words = f"not one of the {len(said)} files of {of} is here"
+    swapped = [Finding(Problem.OTHER_ADAPTER, "receipt", words)] if other else []
+    return swapped + differences(said, here, of, or_else=f"{of} is another adapter's")
+
+
+def differences(said: Iterable[AdapterFile], found: Iterable[AdapterFile], of: str, or_else: str = "") -> list[Finding]:
+    """Hold files to those of a list, `of` something; `or_else` is what may have happened if they were not tampered with."""
+    there = {file.path: file for file in said}
+    here = {file.path: file for file in found}
+    doubt = f", or {or_else}" if or_else else ""
+    findings = []
+    for path in sorted(there | here):
         if path not in here:
-            findings.append(Finding(Problem.MISSING, path, f"not found; {of} has it with {said[path].size} bytes"))
-        elif path not in said:
+            findings.append(Finding(Problem.MISSING, path, f"not found; {of} has it with {there[path].size} bytes"))
+        elif path not in there:
             findings.append(Finding(Problem.EXTRA, path, f"found, and {of} has no such file"))
-        elif here[path].size < said[path].size:
-            sizes = f"found {here[path].size} bytes of {said[path].size}"
-            findings.append(Finding(Problem.TRUNCATED, path, f"{sizes}; it was cut, or {of} is another adapter's"))
-        elif here[path].sha256 != said[path].sha256:
-            digests = f"found {here[path].sha256}, {of} says {said[path].sha256}"
-            findings.append(Finding(Problem.CHANGED, path, f"{digests}; it was changed, or that is another adapter's"))
+        elif here[path].size < there[path].size:
+            sizes = f"found {here[path].size} bytes of {there[path].size}"
+            findings.append(Finding(Problem.TRUNCATED, path, f"{sizes}; it was cut{doubt}"))
+        elif here[path].sha256 != there[path].sha256:
+            digests = f"found {here[path].sha256}, {of} says {there[path].sha256}"
+            findings.append(Finding(Problem.CHANGED, path, f"{digests}; it was changed{doubt}"))
     return findings
+
+
+def check_reference(spec: AdapterSpec, text: bytes) -> list[Finding]:
+    """Hold a receipt to the digest by which its Adapter names it."""
+    digest = bytes_digest(text)
+    if spec.receipt is None or spec.receipt.digest == digest:
+        return []
+    words = f"found {spec.receipt.digest}, and the receipt has {digest}"
+    return [Finding(Problem.OTHER_ADAPTER, "spec.receipt.digest", words)]
 
 
 def check_adapter(receipt: Receipt, namespace: str, name: str, spec: AdapterSpec) -> list[Finding]:

@@ -81,10 +81,17 @@ class AdapterConfig(ApiModel):
 class VerificationReport(ApiModel):
     """What the files of a published adapter are now."""
 
-    digest: Annotated[Sha256, Field(description="The digest over the files that are there.")]
+    digest: Annotated[Sha256, Field(description="The digest over those of its files that are there.")]
     problems: Annotated[
-        tuple[Annotated[str, Field(max_length=400)], ...],
+        tuple[FileProblem, ...],
         Field(max_length=5, description="Which file is missing, cut, changed or too many, the first five."),
+class FileProblem(ApiModel):
+    """One file that is not as it was published."""
+
+    problem: Annotated[str, Field(max_length=32, description="What is wrong with it: a word of receipt_check.Problem.")]
+    message: Annotated[str, Field(max_length=400, description="Which file, and what was found.")]
+
+
     ] = ()
     config: AdapterConfig = AdapterConfig()
 

@@ -145,7 +145,7 @@ class RunFile(ApiModel):
     version: Literal["v1"] = "v1"
     role: Literal["train", "inspect", "publish", "verify"]
     run: RunIdentity
-    base: BaseRef
+    needed_base: BaseRef | None = Field(default=None, alias="base", description="Unset for a role that reads no model.")
     data: DataRef | None = None
     train: TrainPlan | None = None
     publish: PublishPlan | None = None
@@ -169,3 +169,10 @@ class RunFile(ApiModel):
 def digest_of(text: str) -> str:
     """Return the digest of a run file's text as the pod's environment names it."""
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    @property
+    def base(self) -> BaseRef:
+        """The base model of a role that reads one."""
+        if self.needed_base is None:
+            raise ValueError("the run file has no base; the operator writes it")
+        return self.needed_base
+

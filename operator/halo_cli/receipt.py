@@ -21,6 +21,7 @@ from halo_api.receipt_check import (
     check_adapter,
     check_config,
     check_files,
+    check_reference,
     opened,
     stated,
     subject_of,
@@ -71,10 +72,7 @@ class Target:
             return [*check_files(receipt, files_in(self.folder)), *config_findings(receipt, self.folder)]
         meta, spec = self.body["metadata"], AdapterSpec.model_validate(self.body["spec"])
         found = check_adapter(receipt, meta["namespace"], meta["name"], spec)
-        if not found and spec.receipt and spec.receipt.digest != (digest := bytes_digest(self.text)):
-            words = f"found {spec.receipt.digest}, and the receipt has {digest}"
-            found.append(Finding(Problem.OTHER_ADAPTER, "spec.receipt.digest", words))
-        return found
+        return found or check_reference(spec, self.text)
 
     @property
     def rehashed(self) -> tuple[str, str]:

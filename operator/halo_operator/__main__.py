@@ -17,6 +17,7 @@ from aiohttp import web
 
 from halo_api import API_VERSION
 from halo_operator import admission, metrics, recipe_objects
+from halo_operator.adapters import Demand
 from halo_operator.cluster import RESOURCES, Cluster, ClusterError, NotFound, Object, expected
 from halo_operator.desk import Desk
 from halo_operator.events import Recorder
@@ -41,11 +42,10 @@ RELIST_SECONDS = 600.0
 SILENT_SECONDS = 1800.0
 # Every kind is listed once before the watches are ready.
 WATCHES_START_SECONDS = 120.0
-KINDS = ("TrainingJob", "GrpoRun", "Dataset", "Workspace")
+KINDS = ("TrainingJob", "GrpoRun", "Dataset", "Adapter", "Workspace")
 # What the operator watches or reads.
 REQUIRED = (
     *KINDS,
-    "Adapter",
     "Environment",
     "Criterion",
     "ModelAlias",
@@ -189,11 +189,11 @@ async def run(settings: Settings) -> int:
     changed_authorities = asyncio.Event()
     certificates = OwnCertificates(cluster, settings, lambda: lease.held, changed_authorities.set)
     gatherer = Gatherer(cluster, settings.namespace)
-    desk = Desk(lambda key: queue.add(key))
+    desk, demand = Desk(lambda key: queue.add(key)), Demand(lambda key: queue.add(key))
     now = cluster.clock.now
     workspaces = Workspaces(cluster, desk, recorder, now, lambda key: queue.add(key), lambda: queue.new > 0)
     reconciler = Reconciler(
-        cluster, gatherer, settings, reports, recorder, desk, workspaces, lambda: certificates.bundle, now
+        cluster, gatherer, settings, reports, recorder, desk, demand, workspaces, lambda: certificates.bundle, now
     )
     queue = WorkQueue(reconciler, workers=settings.workers, expected=expected)
     metrics.observe(queue)

@@ -28,6 +28,7 @@ from halo_operator.grpo import GrpoLooks, unreadable
 from halo_operator.plan.admission import ADMISSION
 from halo_operator.plan.budget import RAISE, quote_of
 from halo_operator.plan.grpo.plan import grpo_answer
+from halo_operator.plan.pod_view import parse_time
 from halo_operator.plan.quote import quote_lines
 from halo_operator.plan.refusal import Check, Refusal
 from halo_operator.plan.world import Catalog, Environment, Meta, RunWorld
@@ -204,9 +205,16 @@ def asked_of(data: bytes) -> Asked:
 
 
 def meta_of(asked: Asked) -> Meta:
-    """Return the identity of the object; a new one has its uid already."""
+    """Return the identity of the object; a new one has its uid and its time already."""
     meta = asked.body.get("metadata", {})
-    return Meta(asked.kind, asked.namespace, asked.name, meta.get("uid", ""), meta.get("generation", 1))
+    return Meta(
+        kind=asked.kind,
+        namespace=asked.namespace,
+        name=asked.name,
+        uid=meta.get("uid", ""),
+        generation=meta.get("generation", 1),
+        created_at=parse_time(meta.get("creationTimestamp")),
+    )
 
 
 def review_of(uid: str, decision: Decision) -> Object:

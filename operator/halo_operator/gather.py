@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
-from halo_api.adapter import AdapterSpec
+from halo_api.adapter import AdapterSpec, AdapterStatus
 from halo_api.base import ApiModel
 from halo_api.catalog import BaseModelSpec, GpuClassSpec
 from halo_api.conditions import Reason
@@ -204,7 +204,9 @@ def adapter_entry(body: Object) -> AdapterEntry:
 
 def parent_entry(body: Object) -> ParentEntry:
     """Return an adapter as one that a run may continue."""
-    return ParentEntry(body["metadata"]["name"], read(AdapterSpec, body), verdict(body, "Verified"))
+    return ParentEntry(
+        body["metadata"]["name"], read(AdapterSpec, body), verdict(body, "Verified"), read(AdapterStatus, body, "status")
+    )
 
 
 def environment_entry(body: Object, operator_namespace: str) -> EnvironmentEntry:

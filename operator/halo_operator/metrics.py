@@ -38,6 +38,9 @@ REFUSED_HOLDS = Counter("halo_holds_refused", "Holds and raises for which too li
 CHARGED = Counter("halo_charged", "The sum of the charges since the operator started, in their unit", ["unit"])
 REFUSED_RUNS = Counter("halo_runs_refused", "Runs that were refused, by reason", ["kind", "reason"])
 BUDGET_STOPS = Counter("halo_budget_stops", "Runs that were stopped at their budget")
+VERIFICATIONS = Counter(
+    "halo_adapter_verifications", "Verifications of adapters that ended, by what they found", ["reason"]
+)
 OVERRUN = Histogram(
     "halo_overrun_seconds",
     "Seconds that a run went on beyond its budget, which are not charged",

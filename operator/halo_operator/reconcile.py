@@ -17,6 +17,7 @@ from halo_api.dataset import DatasetSpec, DatasetStatus
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_api.workspace import WORKSPACE
 from halo_operator import __version__, metrics
+from halo_operator.adapters import Adapters, Demand
 from halo_operator.apply import Applier, ChildRejected
 from halo_operator.cluster import Cluster, ClusterError, Conflict, Object
 from halo_operator.desk import Desk
@@ -25,6 +26,7 @@ from halo_operator.gather import Gatherer, Unreadable, adapter_entry, meta_of, r
 from halo_operator.grpo import GrpoRuns
 from halo_operator.last_signs import views_of
 from halo_operator.plan import names
+from halo_operator.plan.checks.parent import verification_needed
 from halo_operator.plan.claim import raise_of
 from halo_operator.plan.dataset import plan_dataset, rejected
 from halo_operator.plan.money_moves import leave_unread
@@ -66,6 +68,7 @@ class Reconciler:
         reports: Reports,
         recorder: Recorder,
         desk: Desk,
+        demand: Demand,
         workspaces: Workspaces,
         ca_bundle: Callable[[], str],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -76,6 +79,7 @@ class Reconciler:
         self._reports = reports
         self._recorder = recorder
         self._desk = desk
+        self._demand = demand
         self._workspaces = workspaces
         self._ca_bundle = ca_bundle
         self._now = now
@@ -86,6 +90,7 @@ class Reconciler:
         self._grpo = GrpoRuns(
             cluster, gatherer, self._applier, lambda run, other: self._waiting[other].add(run), desk, now
         )
+        self._adapters = Adapters(cluster, self._applier, self._keys, demand, self.environment, now)
 
     async def prepare(self) -> None:
         """Have the key that signs receipts made, and its public half shown, before the first run ends."""
@@ -124,6 +129,8 @@ class Reconciler:
                 return await self._grpo(key)
             if key.kind == "Dataset":
                 return await self._dataset(key)
+            if key.kind == "Adapter":
+                return await self._adapters(key)
             if key.kind == "Workspace":
                 return await self._workspaces(key)
         except Conflict as error:
@@ -171,6 +178,8 @@ class Reconciler:
         stored = plan.status if written and plan.status else status
         if fresh and stored.frozen:
             self._waits_no_more(key, spec)
+        elif fresh and not is_terminal(stored) and spec.parent and (since := verification_needed(world)):
+            self._demand.want(key.namespace, spec.parent.adapter, since)
         if is_terminal(stored) and not is_terminal(status):
             metrics.ended(key.kind, spec, stored)
         if meta.deleting:

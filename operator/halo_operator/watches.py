@@ -27,11 +27,12 @@ Woken = Callable[[Key], Iterable[Key]]
 # Notes that the run of that uid was deleted from that namespace.
 Gone = Callable[[str, str], None]
 
+# What is reconciled, and waited for by runs too.
+USED = {"datasets": "Dataset", "adapters": "Adapter"}
 # What runs wait for, and nobody reconciles.
 LOOKED_UP = {
     "basemodels": "BaseModel",
     "gpuclasses": "GpuClass",
-    "adapters": "Adapter",
     "environments": "Environment",
     "criteria": "Criterion",
 }
@@ -96,11 +97,14 @@ def registry_of(add: Add, woken: Woken, gone: Gone) -> kopf.OperatorRegistry:
             for other in (key, *woken(key)):
                 add(other)
 
-    @kopf.on.event(GROUP, VERSION, "datasets", registry=registry)
-    async def dataset_changed(namespace: str | None, name: str, **_: Any) -> None:
-        key = Key("Dataset", namespace or "", name)
-        for other in (key, *woken(key)):
-            add(other)
+    for plural, kind in USED.items():
+
+        async def used_changed(namespace: str | None, name: str, kind: str = kind, **_: Any) -> None:
+            key = Key(kind, namespace or "", name)
+            for other in (key, *woken(key)):
+                add(other)
+
+        kopf.on.event(GROUP, VERSION, plural, registry=registry, id=plural)(used_changed)
 
     for plural, kind in LOOKED_UP.items():
 

@@ -134,6 +134,7 @@ def test_the_operator_never_asks_for_what_its_roles_do_not_allow(audit: AuditLog
     assert [str(e) for e in asked if not e.allowed] == []
     written = {
         "adapters",
+        "adapters/status",
         "datasets/status",
         "grporuns/status",
         "events",

@@ -23,6 +23,8 @@ READ = {"get", "list", "watch"}
 JOBS = {"trainingjobs", "datasets", "environments", "criteria", "modelaliases"}
 GRANTS = {"workspaces", "basemodels", "gpuclasses"}
 RULES = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+# What has pods.
+KINDS = ("trainingjobs", "datasets", "adapters")
 # What the operator writes beside statuses, with the verbs that it needs.
 OPERATOR_WRITES = {
     "adapters": {"create"},
@@ -130,8 +132,8 @@ def test_the_platform_role_grants_and_prices_and_starts_nothing(admin: Kubectl) 
 
 def test_the_operator_writes_statuses_and_what_it_makes(shared_admin: Kubectl) -> None:
     operator = shared_admin.as_user(OPERATOR)
-    statuses = {f"{kind}/status": {"update"} for kind in ("trainingjobs", "grporuns", "datasets", "workspaces")}
-    finalizers = {f"{kind}/finalizers": {"update"} for kind in ("trainingjobs", "datasets")}
+    statuses = {f"{kind}/status": {"update"} for kind in (*KINDS, "grporuns", "workspaces")}
+    finalizers = {f"{kind}/finalizers": {"update"} for kind in KINDS}
     assert writes_of(operator) == OPERATOR_WRITES | statuses | finalizers
 
 

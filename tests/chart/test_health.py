@@ -1,4 +1,4 @@
-"""Argo CD's health of every moment of a run, a data set and a Workspace, by the chart's own script."""
+"""Argo CD's health of every moment of a run, a data set, an adapter and a Workspace, by the chart's own script."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def health(kind: str, status: dict[str, Any] | None, *conditions: tuple[str, str
 WAITING = ("Progressing", "waiting for the operator")
 
 
-@pytest.mark.parametrize("kind", ["TrainingJob", "GrpoRun", "Dataset", "Workspace"])
+@pytest.mark.parametrize("kind", ["TrainingJob", "GrpoRun", "Dataset", "Adapter", "Workspace"])
 @pytest.mark.parametrize(
     ("moment", "status", "conditions", "expected"),
     [
@@ -77,6 +77,17 @@ def test_a_run(moment: str, conditions: list[tuple[str, str, str]], expected: tu
 
 def test_a_data_set_is_healthy_when_inspected() -> None:
     assert health("Dataset", LOOKED, ("Ready", "True", "120 rows")) == ("Healthy", "120 rows")
+
+
+def test_an_adapter_is_healthy_when_its_files_are_right_with_a_receipt_or_imported() -> None:
+    for verified in ("True", "False"):
+        found = health("Adapter", LOOKED, ("Verified", verified, "x"), ("Ready", "True", "4 files"))
+        assert found == ("Healthy", "4 files")
+    changed = (
+        "it was changed",
+        [("Verified", "False", "x"), ("Ready", "False", "x"), ("Stalled", "True", "it was changed")],
+    )
+    assert health("Adapter", LOOKED, *changed[1]) == ("Degraded", changed[0])
 
 
 def test_a_workspace_is_healthy_while_it_can_hold() -> None:

@@ -69,7 +69,7 @@ def test_the_checkpoint_that_a_resume_would_start_from_stays_too(root: Path) -> 
 
 def test_a_bf16_base_trains_a_fp32_adapter(root: Path) -> None:
     run = run_file()
-    run = run.model_copy(update={"base": run.base.model_copy(update={"dtype": "bf16"})})
+    run = run.model_copy(update={"needed_base": run.base.model_copy(update={"dtype": "bf16"})})
     report = train_here(run, root)
     assert report.outcome
     assert report.outcome.result == "Succeeded", report.outcome.message

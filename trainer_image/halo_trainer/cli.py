@@ -1,4 +1,4 @@
-"""The command line: `halo-trainer train | inspect | publish | sample`. torch is imported only by the verb that needs it."""
+"""The command line: `halo-trainer train | inspect | publish | verify | sample`. torch is imported only by the verb that needs it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.publish import publish, publish_at_budget
 from halo_trainer.reporting import Reporting
 
+from halo_trainer.verify import verify
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit code."""
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="halo-trainer", description="Train, inspect, publish and sample, from a run file."
+        prog="halo-trainer", description="Train, inspect, publish, verify and sample, from a run file."
     )
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     for name, verb, text in (
@@ -38,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
         ("inspect", _inspect, "count the rows and tokens of the run file's data, and find its first bad row"),
         ("publish", _publish, "copy the adapter of the run file's checkpoint to its place"),
     ):
+        ("verify", _verify, "hash the files of the run file's adapter, and hold them to what was published"),
         run = verbs.add_parser(name, help=text, description=text)
         run.add_argument("--run-file", type=Path, default=Path(RUN_FILE_PATH), metavar="PATH")
         run.add_argument(
@@ -101,6 +103,10 @@ def _publish(options: argparse.Namespace) -> int:
 
 def _sample(options: argparse.Namespace) -> int:
     from halo_trainer.sample import sample
+
+def _verify(options: argparse.Namespace) -> int:
+    return _play(options, "verify", lambda run, report: verify(run, options.volumes, report))
+
 
     try:
         return sample(options)

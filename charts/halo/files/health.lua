@@ -1,4 +1,4 @@
--- Argo CD health of TrainingJobs, GrpoRuns, Datasets and Workspaces, from their conditions. A run is Healthy when its adapter is
+-- Argo CD health of TrainingJobs, GrpoRuns, Datasets, Adapters and Workspaces, from their conditions. A run is Healthy when its adapter is
 -- published, as a batch Job is when it is done; the others when they are Ready. A status about an older generation says nothing.
 local health = {status = "Progressing", message = "waiting for the operator"}
 local status = obj.status
@@ -15,7 +15,7 @@ local function holds(type)
 end
 
 local done = "Complete"
-if obj.kind == "Dataset" or obj.kind == "Workspace" then done = "Ready" end
+if obj.kind == "Dataset" or obj.kind == "Adapter" or obj.kind == "Workspace" then done = "Ready" end
 
 if holds("Failed") then return {status = "Degraded", message = found.Failed.message} end
 if holds("Stalled") then return {status = "Degraded", message = found.Stalled.message} end

@@ -7,7 +7,9 @@ from datetime import datetime
 from halo_api.conditions import ConditionType, Reason, condition_of
 from halo_api.dataset import DatasetStatus, Inspection, LongerThan
 from halo_operator.plan import conditions, pods
+from halo_operator.plan.checks.data import INSPECTED_KINDS
 from halo_operator.plan.conditions import Facts, stamp
+from halo_operator.plan.pod_view import alive
 from halo_operator.plan.refusal import listed
 from halo_operator.plan.world import DatasetWorld, Note, Object, Plan, PodRef, PodView
 
@@ -30,8 +32,9 @@ def plan_dataset(world: DatasetWorld, now: datetime) -> DatasetPlan:
     delete: list[PodRef] = list(strays)
     problems: list[tuple[Reason, str]] = []
     waits: list[tuple[Reason, str]] = []
-    if world.spec.kind != "chat":
-        words = f"spec.kind: found {world.spec.kind}, which this version does not inspect yet; only chat is"
+    if world.spec.kind not in INSPECTED_KINDS:
+        inspected = " and ".join(INSPECTED_KINDS)
+        words = f"spec.kind: found {world.spec.kind}, which this version does not inspect yet; only {inspected} are"
         return settle(world, status, [], [*delete, *alive(mine)], [], [(Reason.NOT_YET_AVAILABLE, words)], now)
     for name in world.spec.base_models:
         revision = revision_of(world, name)
@@ -197,8 +200,3 @@ def revision_of(world: DatasetWorld, name: str) -> str | None:
     if base is not None:
         return base.revision
     return next((i.revision for i in world.status.inspections if i.base_model == name), None)
-
-
-def alive(views: list[PodView] | tuple[PodView, ...]) -> tuple[PodRef, ...]:
-    """Return the pods that are not being deleted yet."""
-    return tuple(p.ref for p in views if p.deleting_since is None)

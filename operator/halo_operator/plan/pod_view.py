@@ -78,6 +78,11 @@ def pod_view(pod: Object, now: datetime, sign: datetime | None = None) -> PodVie
     )
 
 
+def alive(pods: Iterable[PodView]) -> tuple[PodRef, ...]:
+    """Return the pods that are not being deleted yet."""
+    return tuple(pod.ref for pod in pods if pod.deleting_since is None)
+
+
 def seconds_until_lost(pods: Iterable[PodView], now: datetime) -> float | None:
     """Return when to look at pods again that are being deleted: a node that is lost never tells of their end."""
     waits = [

@@ -7,7 +7,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Generic, Literal, TypeVar
 
-from halo_api.adapter import AdapterSpec
+from halo_api.adapter import AdapterSpec, AdapterStatus
 from halo_api.catalog import BaseModelSpec, GpuClassSpec
 from halo_api.criterion import CriterionSpec, CriterionStatus
 from halo_api.dataset import DatasetSpec, DatasetStatus
@@ -145,6 +145,7 @@ class ParentEntry:
 
     name: str
     spec: AdapterSpec
+    status: AdapterStatus = field(default_factory=AdapterStatus)
     verified: Verdict = Verdict()
 
 

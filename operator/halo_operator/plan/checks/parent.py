@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from halo_api.conditions import Reason
 from halo_operator.plan.refusal import Refusal
 from halo_operator.plan.resolve import alpha_of, rank_of
@@ -45,20 +47,37 @@ def parent_was_trained(world: RunWorld) -> Refusal | None:
 
 
 def parent_is_verified(world: RunWorld) -> Refusal | None:
-    """Its receipt and its files must have been found right."""
+    """Its receipt and its files must have been found right, and not before the run was made."""
     parent = world.catalog.parent
-    if parent is None or parent.spec.trained_by is None or parent.verified.status == "True":
+    if parent is None or parent_was_trained(world):
         return None
-    if parent.verified.status == "False":
+    verified, status = parent.verified, parent.status
+    if status.verification is not None and verification_needed(world):
+        was = f" (when that was last done: {verified.message})" if verified.status == "False" else ""
+        return pending(f"{parent.name}, which is being verified again before it is used{was}", status.waiting)
+    if verified.status == "False":
         return Refusal(
             Reason.PARENT_UNFIT,
-            f"{FIELD}: found {parent.name}, whose receipt or files were found wrong ({parent.verified.message}); name another adapter",
+            f"{FIELD}: found {parent.name}, whose receipt or files were found wrong ({verified.message}); name another adapter",
         )
-    return Refusal(
-        Reason.PARENT_PENDING,
-        f"{FIELD}: found {parent.name}, which is not verified yet; the run starts when it is",
-        pending=True,
-    )
+    if verified.status == "Unknown" or verification_needed(world):
+        return pending(f"{parent.name}, which is not verified yet", status.waiting)
+    return None
+
+
+def pending(found: str, waiting: str | None) -> Refusal:
+    """Wait for a verification, and say what that waits for."""
+    held_up = f"; that waits: {waiting}" if waiting else ""
+    return Refusal(Reason.PARENT_PENDING, f"{FIELD}: found {found}; the run starts when it was found right{held_up}", pending=True)
+
+
+def verification_needed(world: RunWorld) -> datetime | None:
+    """Return since when its parent must have been verified, if it was not; nobody asks of a run that is not made yet."""
+    parent, since = world.catalog.parent, world.meta.created_at
+    if parent is None or since is None or parent.spec.trained_by is None:
+        return None
+    done = parent.status.verification
+    return since if done is None or datetime.fromisoformat(done.started_at) < since else None
 
 
 def parent_is_alike(world: RunWorld) -> Refusal | None:
