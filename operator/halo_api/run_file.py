@@ -161,6 +161,13 @@ class RunFile(ApiModel):
         ),
     ] = 30.0
 
+    @property
+    def base(self) -> BaseRef:
+        """The base model of a role that reads one."""
+        if self.needed_base is None:
+            raise ValueError("the run file has no base; the operator writes it")
+        return self.needed_base
+
     def canonical(self) -> str:
         """Return the one JSON text whose digest the pod checks."""
         return self.model_dump_json(by_alias=True, exclude_none=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,13 @@ def write_adapter(model: Any, base: BaseRef, folder: Path) -> None:
 
 def load_adapter_weights(model: Any, folder: Path) -> None:
     """Put saved weights into a model that has the same adapter."""
+    put_weights(model, safetensors.torch.load_file(folder / WEIGHTS))
+
+
+def put_weights(model: Any, tensors: Mapping[str, Tensor]) -> None:
+    """Put weights under PEFT's names into a model that has the same adapter."""
     from peft import set_peft_model_state_dict
 
-    tensors = safetensors.torch.load_file(folder / WEIGHTS)
-    result: Any = set_peft_model_state_dict(model, tensors)
+    result: Any = set_peft_model_state_dict(model, dict(tensors))
     if result.unexpected_keys:
-        raise ValueError(f"{folder / WEIGHTS} has weights of another adapter: {result.unexpected_keys[:3]}")
+        raise ValueError(f"these are weights of another adapter: {result.unexpected_keys[:3]}")

@@ -32,6 +32,7 @@ from halo_trainer.files import whole_folder
 from halo_trainer.methods import Method, prepared
 from halo_trainer.model import attach_lora, load_base, settle_torch, trained_parameters
 from halo_trainer.parallel.ranks import Ranks
+from halo_trainer.parent import read_parent, start_from
 from halo_trainer.progress import Progress
 from halo_trainer.reporting import Reporting, now
 from halo_trainer.schedule import learning_rate
@@ -90,10 +91,17 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: B
     checkpoint = Path(volume_path(plan.resume.uri, volumes)) if plan.resume else None
     if plan.resume and checkpoint:
         check_checkpoint(checkpoint, plan.resume)
+    parent = None
+    # A resume's weights are its checkpoint's, but dpo holds them to those that the run began with.
+    if plan.parent and (checkpoint is None or plan.lora.method == "dpo"):
+        parent = read_parent(plan.parent, plan, file.base, volumes)
     base = Path(volume_path(file.base.source, volumes))
     template = load_template(file.base, base)
     make = prepared(plan, file.base, file.data, Path(volume_path(file.data.source, volumes)), base, template)
-    model = attach_lora(load_base(file.base, base), plan.lora, plan.seed).to(device)
+    model = attach_lora(load_base(file.base, base), plan.lora, plan.seed)
+    if parent:
+        start_from(parent, model, plan.lora)
+    model = model.to(device)
     model.train()
     parameters = trained_parameters(model)
     optimizer = torch.optim.AdamW(
