@@ -176,10 +176,3 @@ class RunFile(ApiModel):
 def digest_of(text: str) -> str:
     """Return the digest of a run file's text as the pod's environment names it."""
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
-    @property
-    def base(self) -> BaseRef:
-        """The base model of a role that reads one."""
-        if self.needed_base is None:
-            raise ValueError("the run file has no base; the operator writes it")
-        return self.needed_base
-
