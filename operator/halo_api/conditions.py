@@ -128,7 +128,6 @@ class Reason(StrEnum):
     INSPECTING = "Inspecting"
     INSPECTED = "Inspected"
     PUBLISHED = "Published"
-
     VERIFYING = "Verifying"
     VERIFIED = "Verified"
     NO_RECEIPT = "NoReceipt"
@@ -142,6 +141,7 @@ class Reason(StrEnum):
     BAD_ENVELOPE = "BadEnvelope"
     WRONG_PAYLOAD_TYPE = "WrongPayloadType"
     BAD_STATEMENT = "BadStatement"
+
 
 class Condition(ApiModel):
     """One observation of the resource (metav1.Condition)."""

@@ -78,13 +78,6 @@ class AdapterConfig(ApiModel):
     alpha: float | None = None
 
 
-class VerificationReport(ApiModel):
-    """What the files of a published adapter are now."""
-
-    digest: Annotated[Sha256, Field(description="The digest over those of its files that are there.")]
-    problems: Annotated[
-        tuple[FileProblem, ...],
-        Field(max_length=5, description="Which file is missing, cut, changed or too many, the first five."),
 class FileProblem(ApiModel):
     """One file that is not as it was published."""
 
@@ -92,6 +85,13 @@ class FileProblem(ApiModel):
     message: Annotated[str, Field(max_length=400, description="Which file, and what was found.")]
 
 
+class VerificationReport(ApiModel):
+    """What the files of a published adapter are now."""
+
+    digest: Annotated[Sha256, Field(description="The digest over those of its files that are there.")]
+    problems: Annotated[
+        tuple[FileProblem, ...],
+        Field(max_length=5, description="Which file is missing, cut, changed or too many, the first five."),
     ] = ()
     config: AdapterConfig = AdapterConfig()
 

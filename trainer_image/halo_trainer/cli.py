@@ -17,8 +17,8 @@ from halo_trainer.failures import RunFailure, failure_of
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.publish import publish, publish_at_budget
 from halo_trainer.reporting import Reporting
-
 from halo_trainer.verify import verify
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit code."""
@@ -38,8 +38,8 @@ def _parser() -> argparse.ArgumentParser:
         ("train", _train, "train the adapter that the run file asks for"),
         ("inspect", _inspect, "count the rows and tokens of the run file's data, and find its first bad row"),
         ("publish", _publish, "copy the adapter of the run file's checkpoint to its place"),
-    ):
         ("verify", _verify, "hash the files of the run file's adapter, and hold them to what was published"),
+    ):
         run = verbs.add_parser(name, help=text, description=text)
         run.add_argument("--run-file", type=Path, default=Path(RUN_FILE_PATH), metavar="PATH")
         run.add_argument(
@@ -101,12 +101,12 @@ def _publish(options: argparse.Namespace) -> int:
     return _play(options, "publish", lambda run, report: publish(run, options.volumes, report))
 
 
-def _sample(options: argparse.Namespace) -> int:
-    from halo_trainer.sample import sample
-
 def _verify(options: argparse.Namespace) -> int:
     return _play(options, "verify", lambda run, report: verify(run, options.volumes, report))
 
+
+def _sample(options: argparse.Namespace) -> int:
+    from halo_trainer.sample import sample
 
     try:
         return sample(options)

@@ -52,14 +52,14 @@ def publish_pod(owner: str, uid: str, attempt: int, number: int) -> str:
     return child(owner, f"publish-{number}-a{attempt}", uid, "publish", str(number), str(attempt))
 
 
-def rendezvous_service(owner: str, uid: str) -> str:
-    """Return the name of the headless Service of a run of several nodes; unlike a pod's, it must start with a letter."""
-    return child(owner if owner[0].isalpha() else f"r{owner}", "trainer", uid, "rendezvous")
 def verify_pod(owner: str, uid: str, since: str, attempt: int) -> str:
     """Return the name of a pod that verifies an adapter; `since` is when the verification before began."""
     return child(owner, f"verify-a{attempt}", uid, "verify", since, str(attempt))
 
 
+def rendezvous_service(owner: str, uid: str) -> str:
+    """Return the name of the headless Service of a run of several nodes; unlike a pod's, it must start with a letter."""
+    return child(owner if owner[0].isalpha() else f"r{owner}", "trainer", uid, "rendezvous")
 
 
 def host_name(rank: int, attempt: int) -> str:

@@ -145,8 +145,8 @@ class ParentEntry:
 
     name: str
     spec: AdapterSpec
-    status: AdapterStatus = field(default_factory=AdapterStatus)
     verified: Verdict = Verdict()
+    status: AdapterStatus = field(default_factory=AdapterStatus)
 
 
 @dataclass(frozen=True)
