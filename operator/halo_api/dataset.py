@@ -40,7 +40,7 @@ class DatasetSpec(ApiModel):
     kind: Annotated[
         Literal["chat", "preference", "tasks", "traffic", "candidates"],
         Field(
-            description="kind of rows, one JSON object a line: chat, a list of messages (lora_trl sft); preference, a chosen and a rejected answer (dpo); tasks, of an environment (halo_rlvr, halo_rft); traffic and candidates, logged requests of GrpoRuns. Only chat is inspected yet."
+            description="kind of rows, one JSON object a line: chat, a list of messages (lora_trl sft); preference, a chosen and a rejected answer (dpo); tasks, of an environment (halo_rlvr, halo_rft); traffic and candidates, logged requests of GrpoRuns. Only chat and preference are inspected yet."
         ),
     ]
     source: Annotated[
@@ -84,9 +84,9 @@ class Inspection(ApiModel):
     revision: Annotated[ShortText, Field(description="revision of the base.")]
     sha256: Annotated[Sha256, Field(description="sha256 of the file that was read.")]
     rows: Annotated[int, Field(description="rows in the file.")]
-    tokens: Annotated[int, Field(description="tokens of all rows.")]
+    tokens: Annotated[int, Field(description="tokens of all rows; of a pair, both answers with their prompt.")]
     trained_tokens: Annotated[int, Field(description="trainedTokens are those of the assistant's answers.")]
-    longest_row: Annotated[int, Field(description="longestRow, in tokens.")]
+    longest_row: Annotated[int, Field(description="longestRow, in tokens; of a pair, the longer answer's.")]
     longer: Annotated[
         list[LongerThan],
         Field(

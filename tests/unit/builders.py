@@ -100,6 +100,7 @@ def dataset(
     stalled: str | None = None,
     inspections: tuple[Inspection, ...] = (inspection(),),
     bases: tuple[str, ...] = ("smol",),
+    kind: str = "chat",
 ) -> DatasetEntry:
     conditions = [
         Condition(
@@ -114,7 +115,7 @@ def dataset(
     return DatasetEntry(
         "chat",
         1,
-        DatasetSpec.model_validate({"kind": "chat", "source": "pvc://data/chat.jsonl", "baseModels": list(bases)}),
+        DatasetSpec.model_validate({"kind": kind, "source": "pvc://data/chat.jsonl", "baseModels": list(bases)}),
         DatasetStatus(inspections=list(inspections), conditions=conditions if stalled else []),
     )
 

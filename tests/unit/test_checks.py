@@ -96,7 +96,7 @@ def test_every_check_has_an_answer_to_every_world() -> None:
         ("a warm-up", {"spec": rlvr_spec(rlvr={"warmup": {"envRevision": "public-v1", "steps": 5}})}, "spec.rlvr.warmup: found one"),
         ("a retention", {"spec": rlvr_spec(rlvr={"retention": {"envRevision": "public-v1", "steps": 5}})}, "spec.rlvr.retention: found one"),
         ("a judge", {"spec": rlvr_spec(rlvr={"judge": {"criterion": "helpful", "weight": 1}})}, "spec.rlvr.judge: found one"),
-        ("TRL", {"spec": spec(lora={"trainer": "TRL"})}, "set trainer: Halo"),
+        ("sft by TRL", {"spec": spec(lora={"trainer": "TRL"})}, "set trainer: Halo"),
         ("bundles", {"spec": spec(lora={"bundle": 4})}, "spec.lora.bundle: found 4"),
         ("split rows", {"spec": spec(contextParallel="auto")}, "spec.contextParallel: found auto"),
         ("weights elsewhere", {"catalog": catalog(base=BaseEntry("smol", base(source="hf://org/smol")))}, "no pvc:// source"),
@@ -110,6 +110,15 @@ def test_a_good_job_of_what_is_not_built_yet_is_refused(what: str, changes: dict
     assert refusal is not None
     assert (refusal.reason, refusal.pending) == ("NotYetAvailable", False)
     assert words in refusal.message
+
+
+def test_dpo_by_trl_is_built() -> None:
+    """By name, or as the base's default trainer."""
+    pairs = dataset(kind="preference")
+    asked = world(spec=spec(lora={"method": "dpo", "trainer": "TRL"}), catalog=catalog(dataset=pairs))
+    assert first_refusal(asked) is None
+    unset = catalog(dataset=pairs, base=BaseEntry("smol", base(defaultTrainer="TRL")))
+    assert first_refusal(world(spec=spec(lora={"method": "dpo"}), catalog=unset)) is None
 
 
 def test_what_is_missing_speaks_before_what_is_not_built() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from halo_api.conditions import condition_of
 from halo_api.dataset import DatasetSpec, DatasetStatus
 from halo_api.report import InspectionReport, Outcome
+from halo_api.run_file import RUN_ANNOTATION
 from halo_operator.plan.dataset import plan_dataset
 from halo_operator.plan.pod_view import pod_view
 from halo_operator.plan.world import DatasetWorld, Meta, PodView
@@ -34,6 +35,19 @@ def made(world: DatasetWorld) -> PodView:
     (child,) = plan_dataset(world, NOW).create
     meta = child["metadata"] | {"uid": f"pod-{child['metadata']['name']}"}
     return pod_view(child | {"metadata": meta}, NOW)
+
+
+def test_pairs_are_inspected_as_pairs_and_what_nothing_reads_waits() -> None:
+    pairs = replace(FRESH, spec=SPEC.model_copy(update={"kind": "preference"}))
+    (child,) = plan_dataset(pairs, NOW).create
+    assert '"kind":"preference"' in child["metadata"]["annotations"][RUN_ANNOTATION]
+    plan = plan_dataset(replace(FRESH, spec=SPEC.model_copy(update={"kind": "traffic"})), NOW)
+    assert plan.create == ()
+    assert plan.status
+    ready = condition_of(plan.status.conditions, "Ready")
+    assert ready
+    assert ready.reason == "NotYetAvailable"
+    assert ready.message.endswith("only chat and preference are")
 
 
 def test_a_count_is_recorded_for_the_revision_whose_tokenizer_counted() -> None:

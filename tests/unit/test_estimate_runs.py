@@ -61,7 +61,8 @@ def test_rows_are_those_that_were_counted() -> None:
 
 def test_dpo_trains_two_rows_a_pair_and_scores_them() -> None:
     training = work(world(lora={"method": "dpo"})).training
-    assert (training.rows, training.scorings) == (16, 1)
+    # A pair was counted as one row of both answers.
+    assert (training.rows, training.row_tokens, training.scorings) == (16, 45, 1)
 
 
 def test_long_rows_are_split_as_far_as_the_longest_needs() -> None:

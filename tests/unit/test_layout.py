@@ -22,7 +22,12 @@ ARROWS = {
 }
 
 # third-party module → the only file that may import it
-ONLY_IN = {"kopf": "operator/halo_operator/watches.py", "kubernetes": "operator/halo_operator/cluster.py"}
+ONLY_IN = {
+    "kopf": "operator/halo_operator/watches.py",
+    "kubernetes": "operator/halo_operator/cluster.py",
+    "trl": "trainer_image/halo_trainer/trl/dpo.py",
+    "datasets": "trainer_image/halo_trainer/trl/dpo.py",
+}
 
 # prefix of paths → the third-party modules that may be imported there
 THIRD_PARTY = {
@@ -100,7 +105,7 @@ def test_arrows_point_one_way() -> None:
     assert wrong == {}
 
 
-def test_kopf_and_the_client_are_each_imported_by_one_file() -> None:
+def test_kopf_the_client_and_trl_are_each_imported_by_one_file() -> None:
     for module, file in ONLY_IN.items():
         assert {where for where, foreign in FOREIGN.items() if module in foreign} == {file}
 

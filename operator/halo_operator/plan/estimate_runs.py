@@ -72,9 +72,11 @@ def lora_trl(world: RunWorld, parts: Parts) -> Workload | None:
     limit = float(lora.max_length or (world.catalog.base.spec.context_length if world.catalog.base else math.inf))
     longest = min(float(counted.longest_row), limit)
     dpo = lora.method == "dpo"
+    # A pair is counted as one row of both answers, each behind its prompt.
+    each = 2 if dpo else 1
     training = Training(
-        rows=spec.batch * (2 if dpo else 1),
-        row_tokens=max(1.0, min(counted.tokens / max(1, counted.rows), longest)),
+        rows=spec.batch * each,
+        row_tokens=max(1.0, min(counted.tokens / max(1, counted.rows * each), longest)),
         longest=longest,
         gpus=spec.gpu.count,
         context_parallel=(group_for(counted.longest_row) or GROUPS[-1]) if spec.context_parallel == "auto" else 1,

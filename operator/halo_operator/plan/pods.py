@@ -24,6 +24,7 @@ from halo_api.run_status import Frozen, FrozenParent, Topology
 from halo_api.training_job import TrainingJobSpec
 from halo_operator.plan import names
 from halo_operator.plan.pod_template import owner, pod
+from halo_operator.plan.resolve import ROWS
 from halo_operator.plan.world import DatasetWorld, Environment, Meta, Object
 
 GRACE_SECONDS = 60.0
@@ -96,7 +97,12 @@ def train_file(
         role="train",
         run=RunIdentity(kind="TrainingJob", namespace=meta.namespace, name=meta.name, uid=meta.uid, attempt=attempt),
         base=BaseRef(**frozen.base.model_dump()),
-        data=DataRef(name=frozen.dataset.name, kind="chat", source=frozen.dataset.source, sha256=frozen.dataset.sha256),
+        data=DataRef(
+            name=frozen.dataset.name,
+            kind=ROWS[frozen.lora.method],
+            source=frozen.dataset.source,
+            sha256=frozen.dataset.sha256,
+        ),
         train=TrainPlan(
             steps=spec.steps,
             batch=spec.batch,
@@ -170,7 +176,7 @@ def inspect_pod(world: DatasetWorld, base_name: str, base: BaseModelSpec, attemp
             dtype=base.dtype,
             context_length=base.context_length,
         ),
-        data=DataRef(name=meta.name, kind="chat", source=spec.source),
+        data=DataRef(name=meta.name, kind="preference" if spec.kind == "preference" else "chat", source=spec.source),
         reporting=None,
         grace_seconds=5.0,
     )

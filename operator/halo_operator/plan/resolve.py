@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from halo_operator.plan.world import RunWorld
 
 RANK = 16
 ALPHA = 32.0
 LEARNING_RATE = {"sft": 2e-4, "dpo": 5e-6}
+# The rows that a method trains on.
+ROWS: dict[str, Literal["chat", "preference"]] = {"sft": "chat", "dpo": "preference"}
 BETA = 0.1
 MICRO_BATCH = 1
 

@@ -26,10 +26,8 @@ def missing(world: RunWorld) -> Iterator[str]:
         yield f"spec.base: found {spec.base}, which this version does not train yet; use lora_trl"
     if lora := spec.lora:
         trainer = lora.trainer or (base.spec.default_trainer if base else "Halo")
-        if lora.method == "dpo":
-            yield "spec.lora.method: found dpo, which this version does not train yet; use sft"
-        if trainer != "Halo":
-            yield f"spec.lora.trainer: found {trainer}, which this version does not have yet; set trainer: Halo"
+        if trainer == "TRL" and lora.method != "dpo":
+            yield "spec.lora.trainer: found TRL, by which this version trains dpo and no sft yet; set trainer: Halo"
         if lora.bundle is not None:
             yield f"spec.lora.bundle: found {lora.bundle}, which this version does not have yet; leave it out"
     if spec.context_parallel is not None:

@@ -6,11 +6,12 @@ from halo_api.conditions import Reason, condition_of
 from halo_api.dataset import Inspection
 from halo_operator.plan.references import references
 from halo_operator.plan.refusal import Refusal, part
+from halo_operator.plan.resolve import ROWS
 from halo_operator.plan.split import split_of
 from halo_operator.plan.world import RunWorld
 
 # What this version reads, and so can count.
-INSPECTED_KINDS = ("chat",)
+INSPECTED_KINDS = tuple(ROWS.values())
 
 
 def dataset_is_there(world: RunWorld) -> Refusal | None:
@@ -29,7 +30,7 @@ def kind_of(world: RunWorld) -> str:
     """Return the kind of rows that the run trains on."""
     if world.spec.base != "lora_trl":
         return "tasks"
-    return "preference" if world.spec.lora and world.spec.lora.method == "dpo" else "chat"
+    return ROWS[(world.spec.lora and world.spec.lora.method) or "sft"]
 
 
 def dataset_has_the_kind(world: RunWorld) -> Refusal | None:
