@@ -14,8 +14,9 @@ from halo_api.run_status import ReceiptRef
 FILE_PATH = r"^[A-Za-z0-9_][-A-Za-z0-9._]*(/[A-Za-z0-9_][-A-Za-z0-9._]*)*$"
 NO_WAY_OUT = at_creation(
     f"self.files.all(f, f.path.matches('{FILE_PATH}'))",
-    f"'found path ' + self.files.filter(f, !f.path.matches('{FILE_PATH}'))[0].path + "
-    "'; a path has letters, digits, ., _ and - between single slashes, and no part begins with . or -'",
+    # Naming the path would cost more than the API server allows: of what a filter returns it knows no length.
+    "'found a path that leads elsewhere; a path has letters, digits, ., _ and - between single slashes, '"
+    " + 'and no part begins with . or -'",
     ".files",
 )
 
@@ -170,6 +171,8 @@ class Adapter(ApiModel):
                     ["Age", "date", ".metadata.creationTimestamp", 0],
                     ["Origin", "string", ".metadata.labels.halo\\.training/origin", 1],
                     ["Mode", "string", ".spec.mode", 1],
+                    ["Why", "string", '.status.conditions[?(@.type=="Verified")].reason', 1],
+                    ["Waiting", "string", ".status.waiting", 1],
                     ["Parent", "string", ".spec.parent.name", 1],
                     ["URI", "string", ".spec.uri", 1],
                     ["Digest", "string", ".spec.digest", 1],
