@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import IO, BinaryIO, cast
 
@@ -67,8 +67,8 @@ def pack(
                 tar.addfile(info, data)
 
 
-def unpack(stream: BinaryIO, wanted: Sequence[AdapterFile]) -> Iterator[tuple[AdapterFile, IO[bytes]]]:
-    """Yield each file of a tar that was asked for, once, with its bytes; raises BadStream for anything else."""
+def unpack(stream: BinaryIO, wanted: Sequence[AdapterFile], keep: Callable[[AdapterFile, IO[bytes]], None]) -> None:
+    """Hand over each file of a tar that was asked for, once, with its bytes; raises BadStream for anything else."""
     left = {file.path: file for file in bounded(list(wanted))}
     source = cast(BinaryIO, Bounded(stream, sum(file.size for file in wanted) + ROOM))
     try:
@@ -78,9 +78,9 @@ def unpack(stream: BinaryIO, wanted: Sequence[AdapterFile]) -> Iterator[tuple[Ad
                 data = tar.extractfile(member) if member.isreg() else None
                 if file is None or data is None or member.size != file.size:
                     raise BadStream(
-                        f"found {member.name!r} of {member.size} bytes, which is none of the files asked for"
+                        f"found {member.name!r} of {member.size} bytes, which is no file that was asked for"
                     )
-                yield file, data
+                keep(file, data)
     except tarfile.TarError as error:
         raise BadStream(f"the stream ended early: {error}") from None
     # The other end must not be left writing into a pipe that nobody reads.

@@ -123,9 +123,9 @@ def lora_of(folder: Folder) -> Lora:
     if config.get("peft_type") != "LORA":
         raise Misfit(f"{CONFIG}.peft_type: found {config.get('peft_type')!r}; only 'LORA' is imported")
     rank, alpha = config.get("r"), config.get("lora_alpha")
-    if not _is_number(rank) or not isinstance(rank, int) or not 1 <= rank <= 256:
+    if not isinstance(rank, int) or isinstance(rank, bool) or not 1 <= rank <= 256:
         raise Misfit(f"{CONFIG}.r: found {rank!r}; an Adapter's rank is a whole number from 1 to 256")
-    if not _is_number(alpha) or not 0 < alpha <= 4096:
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not 0 < alpha <= 4096:
         raise Misfit(f"{CONFIG}.lora_alpha: found {alpha!r}; an Adapter's alpha is above 0, at most 4096")
     pattern = config.get("rank_pattern") or {}
     said = {rank, *(pattern.values() if isinstance(pattern, Mapping) else ())}
@@ -136,10 +136,6 @@ def lora_of(folder: Folder) -> Lora:
     if (total := sum(file.size for file in folder.files)) > MAX_BYTES:
         raise Misfit(f"found {total} bytes in all; an Adapter has at most {MAX_BYTES}")
     return Lora(rank, float(alpha), _text(config, "base_model_name_or_path"), _text(config, "revision"))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _text(config: Mapping[str, Any], key: str) -> str | None:

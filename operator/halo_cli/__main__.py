@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from halo_cli.adapter_import import Source, import_adapter
+from halo_cli.adapter_pull import pull
 from halo_cli.estimate import estimate
 from halo_cli.explain import explain, explain_file
 from halo_cli.importer import imported, read, write
@@ -17,6 +19,7 @@ from halo_cli.ledger import Asked, date, ledger
 from halo_cli.logs import logs
 from halo_cli.receipt import Asked as AskedReceipt
 from halo_cli.receipt import show, verify
+from halo_cli.volume_pod import Asked as AskedPod
 from halo_cli.watch import watch
 
 
@@ -93,11 +96,17 @@ def run_receipt(kubectl: Kubectl, options: argparse.Namespace) -> int:
     return verify(kubectl, asked, say, note)
 
 
+def run_adapter(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    asked = AskedPod(options.image, options.timeout, options.system_namespace)
+    if options.what == "pull":
+        return pull(kubectl, options.name, Path(options.folder), asked, say, note)
+    source = Source(options.source, options.name, options.base, options.revision, options.claim)
+    return import_adapter(kubectl, source, asked, say, note)
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser."""
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("-n", "--namespace", metavar="NS", help="the namespace; default: the context's")
-    common.add_argument("--context", help="context of the kubeconfig; default: the current one")
+    common = common_options(None)
     run = argparse.ArgumentParser(add_help=False)
     run.add_argument("run", metavar="RUN", help="name of the TrainingJob")
     root = argparse.ArgumentParser(
@@ -164,11 +173,47 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--system-namespace", metavar="NS", default="halo-system", help="the operator's; default: halo-system"
     )
+    moved = "copy an adapter out of the cluster, or make one of a LoRA from outside"
+    add_adapter(verb("adapter", run_adapter, moved))
     turned = "turn the JSON body of a platform's request (a job's, or start_grpo_run's) into YAML for kubectl apply"
     made = verb("import", run_import, turned)
     made.add_argument("file", metavar="FILE", help="the body; - reads standard input")
     made.add_argument("--name", help="name of the object; default: the body's, else the file's")
     return root
+
+
+def common_options(default: str | None) -> argparse.ArgumentParser:
+    """Return what every verb takes."""
+    common = argparse.ArgumentParser(add_help=False, argument_default=default)
+    common.add_argument("-n", "--namespace", metavar="NS", help="the namespace; default: the context's")
+    common.add_argument("--context", help="context of the kubeconfig; default: the current one")
+    return common
+
+
+def add_adapter(made: argparse.ArgumentParser) -> None:
+    """Add what can be done with an adapter's files; a pod in the namespace does it."""
+    # Before the word or after it: what is not given there leaves what was given here.
+    common = common_options(argparse.SUPPRESS)
+    pod = argparse.ArgumentParser(add_help=False)
+    pod.add_argument("--image", help="the trainer's image; default: the installation's")
+    pod.add_argument(
+        "--timeout", type=counted_from(1), default=300, metavar="SECONDS", help="how long the pod may take to start"
+    )
+    pod.add_argument(
+        "--system-namespace", metavar="NS", default="halo-system", help="the operator's; default: halo-system"
+    )
+    whats = made.add_subparsers(dest="what", required=True, metavar="WHAT")
+    text = "write an adapter's files, receipt and public key to a folder; exit with 0 if all is as it was published, with 1 if something is wrong, and with 2 if it can't be told"
+    pulled = whats.add_parser("pull", help=text, description=text, parents=[common, pod])
+    pulled.add_argument("name", metavar="NAME", help="an Adapter of the namespace")
+    pulled.add_argument("folder", metavar="DIR", help="a folder that is not there yet, or empty")
+    text = "make an Adapter of a PEFT folder, here or on a claim; it can be served and compared, and never be a parent"
+    taken = whats.add_parser("import", help=text, description=text, parents=[common, pod])
+    taken.add_argument("source", metavar="DIR|pvc://CLAIM/PATH", help="the folder, with adapter_config.json")
+    taken.add_argument("--name", required=True, help="name of the Adapter")
+    taken.add_argument("--base", metavar="BASEMODEL", help="default: what adapter_config.json names")
+    taken.add_argument("--revision", help="revision of the base; default: adapter_config.json's, else the catalog's")
+    taken.add_argument("--claim", help="where it shall lie; default: where the namespace's adapters do")
 
 
 def counted_from(first: int) -> Callable[[str], int]:
