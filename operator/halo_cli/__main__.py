@@ -16,6 +16,8 @@ from halo_cli.explain import explain, explain_file
 from halo_cli.importer import imported, read, write
 from halo_cli.kubectl import CliError, Kubectl
 from halo_cli.ledger import Asked, date, ledger
+from halo_cli.lineage import Asked as AskedLineage
+from halo_cli.lineage import lineage
 from halo_cli.logs import logs
 from halo_cli.receipt import Asked as AskedReceipt
 from halo_cli.receipt import show, verify
@@ -104,6 +106,10 @@ def run_adapter(kubectl: Kubectl, options: argparse.Namespace) -> int:
     return import_adapter(kubectl, source, asked, say, note)
 
 
+def run_lineage(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    return lineage(kubectl, AskedLineage(options.adapter, options.svg, options.json), say, note)
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser."""
     common = common_options(None)
@@ -158,6 +164,12 @@ def parser() -> argparse.ArgumentParser:
         "--since", type=date, metavar="DATE", help="entries that were settled from then on, such as 2026-11-01 (UTC)"
     )
     made.add_argument("--until", type=date, metavar="DATE", help="entries that were settled before")
+    line = "show what an adapter descends from and what descends from that; exit with 0 if all of its line is there and verified, with 1 if something is wrong, and with 2 if it can't be told"
+    made = verb("lineage", run_lineage, line)
+    made.add_argument("adapter", metavar="ADAPTER", help="an Adapter of the namespace")
+    as_what = made.add_mutually_exclusive_group()
+    as_what.add_argument("--svg", metavar="FILE", help="draw it into a file; - writes to standard output")
+    as_what.add_argument("--json", action="store_true", help="one JSON object, digests whole")
     proof = "show how an adapter came to be, or verify that its files are what was signed; verify exits with 0 if so, with 1 if something is wrong, and with 2 if it can't be told"
     made = verb("receipt", run_receipt, proof)
     made.add_argument("what", choices=["show", "verify"])
