@@ -18,11 +18,12 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class Refused(Exception):
-    """The API server's answer above 399."""
+    """The API server's answer above 399; `answer` is its Status."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, answer: Object | None = None) -> None:
         super().__init__(f"{status}: {message}")
         self.status = status
+        self.answer = answer or {}
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Api:
         answer = self.pool.request(method, self.url + path, body=data, headers=headers, retries=False, timeout=30)
         found = json.loads(answer.data) if answer.data else {}
         if answer.status >= 400:
-            raise Refused(answer.status, found.get("message", ""))
+            raise Refused(answer.status, found.get("message", ""), found)
         return found
 
     def get(self, path: str) -> Object | None:

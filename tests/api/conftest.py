@@ -59,6 +59,12 @@ def installed_chart(api_kubeconfig: Path, tools: Path) -> Kubectl:
     return admin
 
 
+@pytest.fixture(scope="session")
+def api(installed_chart: Kubectl) -> Api:
+    """The API server as administrator, asked directly: its answers, where nothing depends on how kubectl shows them."""
+    return Api.connect(installed_chart.kubeconfig)
+
+
 def enforces_policies(admin: Kubectl) -> bool:
     """Whether the API server has seen the policies: it learns of new ones a moment after it has stored them."""
     labelled = admin.run("run", "probe", "--image=x", "--labels=halo.training/x=y", "--dry-run=server")

@@ -1,4 +1,4 @@
-"""What the API server refuses of the kinds beside runs, with no operator running: a bad and a good object a rule, by kubectl."""
+"""What the API server holds of the kinds beside runs, with no operator running: which fields are records, and what people read."""
 
 from __future__ import annotations
 
@@ -10,30 +10,17 @@ from typing import Any
 import pytest
 
 from halo_api.crd import KINDS, crd
+from tests.api.client import Api
+from tests.api.client import Refused as ByServer
 from tests.api.kube import Kubectl
-from tests.refusals import Body, Refused, at
-from tests.refusals.schema_kinds import BASE_ALIAS, BRIDGED, FIRST, HELPFUL, RECIPE, RETIRED, ROWS, WALLET
+from tests.refusals import Body, at
+from tests.refusals.answers import path_of
+from tests.refusals.schema_kinds import BASE_ALIAS, BRIDGED, FIRST, HELPFUL, RECIPE, RETIRED, WALLET
 
 pytestmark = pytest.mark.api
 
-DRY = ("create", "--dry-run=server", "--validate=strict", "-f", "-")
-ACCEPTED: set[str] = set()
-Create = Callable[[Body], Body]
+Create = Callable[[Body], tuple[str, Body]]
 NAMES = {kind.__name__: crd(kind)["spec"]["names"] for kind in KINDS}
-
-
-def accepts(admin: Kubectl, good: Body) -> None:
-    """The good object passes; each is asked once."""
-    if (key := json.dumps(good)) not in ACCEPTED:
-        admin(*DRY, stdin=good)
-        ACCEPTED.add(key)
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.good['kind']}: {row.what}")
-def test_the_bad_one_is_refused_and_the_good_one_is_not(shared_admin: Kubectl, row: Refused) -> None:
-    answer = shared_admin.refused(*DRY, stdin=row.bad)
-    assert [word for word in row.words if word not in answer] == [], answer
-    accepts(shared_admin, row.good)
 
 
 # --- what may not change
@@ -56,17 +43,19 @@ CHANGED = [
 
 
 @pytest.fixture
-def created(shared_admin: Kubectl) -> Iterator[Create]:
-    """Creates an object and takes it away again."""
-    made: list[Body] = []
+def created(api: Api, shared_admin: Kubectl) -> Iterator[Create]:
+    """Creates an object, says where it is, and takes it away again."""
+    made: list[str] = []
 
-    def create(body: Body) -> Body:
-        made.append(body)
-        return dict(json.loads(shared_admin("create", "-f", "-", "-o", "json", stdin=body)))
+    def create(body: Body) -> tuple[str, Body]:
+        collection = path_of(body, shared_admin.namespace)
+        there = api.post(collection, body)
+        made.append(f"{collection}/{body['metadata']['name']}")
+        return made[-1], there
 
     yield create
-    for body in made:
-        shared_admin("delete", NAMES[body["kind"]]["plural"], body["metadata"]["name"])
+    for path in made:
+        api.delete(path)
 
 
 def kind_of(value: Any) -> str | None:
@@ -80,18 +69,19 @@ def changed(body: Body, changes: Body) -> Body:
 
 
 @pytest.mark.parametrize(("body", "changes", "words"), UNCHANGED, ids=kind_of)
-def test_what_is_a_record_never_changes(
-    shared_admin: Kubectl, created: Create, body: Body, changes: Body, words: str
-) -> None:
-    there = created(body)
-    assert words in shared_admin.refused("replace", "-f", "-", stdin=changed(there, changes))
+def test_what_is_a_record_never_changes(api: Api, created: Create, body: Body, changes: Body, words: str) -> None:
+    path, there = created(body)
+    with pytest.raises(ByServer) as refused:
+        api.request("PUT", path, changed(there, changes))
+    assert words in str(refused.value)
     # Labels and annotations are everybody's.
-    shared_admin("label", NAMES[body["kind"]]["plural"], body["metadata"]["name"], "team=support")
+    api.patch(path, {"metadata": {"labels": {"team": "support"}}})
 
 
 @pytest.mark.parametrize(("body", "changes"), CHANGED, ids=kind_of)
-def test_what_may_change_does(shared_admin: Kubectl, created: Create, body: Body, changes: Body) -> None:
-    shared_admin("replace", "-f", "-", stdin=changed(created(body), changes))
+def test_what_may_change_does(api: Api, created: Create, body: Body, changes: Body) -> None:
+    path, there = created(body)
+    api.request("PUT", path, changed(there, changes))
 
 
 # --- what people read

@@ -6,7 +6,6 @@ the tests share keeps its own all the while.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +14,8 @@ import pytest
 
 from halo_api.crd import crd
 from halo_api.training_job import TrainingJob
+from tests.api.client import Api
+from tests.api.client import Refused as ByServer
 from tests.api.kube import Kubectl, eventually
 from tests.refusals import Body, at
 from tests.refusals.bodies import RFT, RLVR, SFT
@@ -68,8 +69,21 @@ def apply(kubectl: Kubectl, body: Body) -> None:
     kubectl("wait", "--for=condition=Established", "crd", PLURAL)
 
 
+def collection(kubectl: Kubectl) -> str:
+    return f"/apis/{GROUP}/v1alpha1/namespaces/{kubectl.namespace}/trainingjobs"
+
+
+def refused_creation(api: Api, kubectl: Kubectl, body: Body, options: str = "") -> str:
+    """What the API server says against the object; nothing if it takes it."""
+    try:
+        api.post(collection(kubectl) + options, body)
+    except ByServer as answer:
+        return str(answer)
+    return ""
+
+
 @pytest.fixture(scope="module")
-def stored(shared_admin: Kubectl) -> Iterator[Kubectl]:
+def stored(api: Api, shared_admin: Kubectl) -> Iterator[Kubectl]:
     """kubectl in a namespace that holds every object of OLD, stored before the rules came."""
     loose = definition()
     version = loose["spec"]["versions"][0]
@@ -78,44 +92,48 @@ def stored(shared_admin: Kubectl) -> Iterator[Kubectl]:
     apply(shared_admin, loose)
     for name, body in OLD.items():
         named = {**body, "apiVersion": f"{GROUP}/v1alpha1", "metadata": {"name": name}}
-        eventually(lambda b=named: shared_admin.run("create", "-f", "-", stdin=b).returncode == 0, f"{name} is stored")  # type: ignore[misc]
+        eventually(lambda b=named: not refused_creation(api, shared_admin, b), f"{name} is stored")  # type: ignore[misc]
     apply(shared_admin, definition())
     probe = {**RFT, "apiVersion": f"{GROUP}/v1alpha1", "spec": RFT["spec"] | {"base": "none"}}
     eventually(
-        lambda: "Unsupported value" in shared_admin.run("create", "--dry-run=server", "-f", "-", stdin=probe).stderr,
+        lambda: "Unsupported value" in refused_creation(api, shared_admin, probe, "?dryRun=All"),
         "the rules are in force",
     )
     yield shared_admin
     shared_admin("delete", "crd", PLURAL, "--wait=false")
 
 
-def patch(kubectl: Kubectl, name: str, changes: Body, *arguments: str) -> str:
-    done = kubectl.run("patch", PLURAL, name, "--type=merge", "-p", json.dumps(changes), *arguments)
-    # What was let pass is told in a warning.
-    return done.stderr if done.returncode else ""
+def refused(api: Api, stored: Kubectl, name: str, changes: Body, subresource: str = "") -> str:
+    """What the API server says against the change; nothing if it makes it."""
+    try:
+        api.patch(f"{collection(stored)}/{name}{subresource}", changes)
+    except ByServer as answer:
+        return str(answer)
+    return ""
 
 
 @pytest.mark.parametrize("name", OLD)
-def test_a_new_one_like_it_is_refused(stored: Kubectl, name: str) -> None:
+def test_a_new_one_like_it_is_refused(api: Api, stored: Kubectl, name: str) -> None:
     body = {**OLD[name], "apiVersion": f"{GROUP}/v1alpha1", "metadata": {"name": "new"}}
-    assert "spec" in stored.refused("create", "--dry-run=server", "-f", "-", stdin=body)
+    with pytest.raises(ByServer, match="spec"):
+        api.post(f"{collection(stored)}?dryRun=All", body)
 
 
 @pytest.mark.parametrize("name", OLD)
-def test_its_status_is_written(stored: Kubectl, name: str) -> None:
+def test_its_status_is_written(api: Api, stored: Kubectl, name: str) -> None:
     status = {"observedGeneration": 1, "attempt": 1, "waiting": "for a GPU"}
-    assert patch(stored, name, {"status": status}, "--subresource=status") == ""
+    assert refused(api, stored, name, {"status": status}, "/status") == ""
 
 
 @pytest.mark.parametrize("name", OLD)
-def test_its_labels_and_finalizers_are_written(stored: Kubectl, name: str) -> None:
-    assert patch(stored, name, {"metadata": {"labels": {"team": "a"}}}) == ""
+def test_its_labels_and_finalizers_are_written(api: Api, stored: Kubectl, name: str) -> None:
+    assert refused(api, stored, name, {"metadata": {"labels": {"team": "a"}}}) == ""
 
 
 @pytest.mark.parametrize("name", [name for name in OLD if name not in LACKING])
-def test_it_is_suspended_and_goes_on(stored: Kubectl, name: str) -> None:
-    assert patch(stored, name, {"spec": {"suspend": True}}) == ""
-    assert patch(stored, name, {"spec": {"suspend": False}}) == ""
+def test_it_is_suspended_and_goes_on(api: Api, stored: Kubectl, name: str) -> None:
+    assert refused(api, stored, name, {"spec": {"suspend": True}}) == ""
+    assert refused(api, stored, name, {"spec": {"suspend": False}}) == ""
 
 
 def test_nothing_more_is_ever_required() -> None:
@@ -123,10 +141,11 @@ def test_nothing_more_is_ever_required() -> None:
     assert set(spec["required"]) == {"base", "baseModel", "gpu", "steps", "batch"}
 
 
-def test_it_is_no_less_immutable(stored: Kubectl) -> None:
-    assert "is immutable" in patch(stored, "retired-recipe", {"spec": {"rlvr": {"recipe": "sql_v3"}}})
+def test_it_is_no_less_immutable(api: Api, stored: Kubectl) -> None:
+    assert "is immutable" in refused(api, stored, "retired-recipe", {"spec": {"rlvr": {"recipe": "sql_v3"}}})
 
 
-def test_its_odd_budget_is_raised_to_an_even_one(stored: Kubectl) -> None:
-    assert "more than 3 decimals" in patch(stored, "odd-budget", {"spec": {"budget": {"h100Hours": 2.34567}}})
-    assert patch(stored, "odd-budget", {"spec": {"budget": {"h100Hours": 2.5}}}) == ""
+def test_its_odd_budget_is_raised_to_an_even_one(api: Api, stored: Kubectl) -> None:
+    still_odd = {"spec": {"budget": {"h100Hours": 2.34567}}}
+    assert "more than 3 decimals" in refused(api, stored, "odd-budget", still_odd)
+    assert refused(api, stored, "odd-budget", {"spec": {"budget": {"h100Hours": 2.5}}}) == ""

@@ -1,71 +1,48 @@
-"""Every rule of the schema, by real kubectl: the bad object is refused in the words of its row, its good counterpart is taken."""
+"""What the API server refuses of TrainingJobs beside the rows of the tables: numbers that are none, and changes to a record."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from halo_api.training_job import TrainingJobSpec
-from tests.api.kube import ROOT, Kubectl
-from tests.refusals import Body, Refused, at
+from tests.api.client import Api
+from tests.api.client import Refused as ByServer
+from tests.api.kube import Kubectl
+from tests.refusals import Body, at
+from tests.refusals.answers import path_of
 from tests.refusals.bodies import RFT, RLVR, SFT
-from tests.refusals.page import answers, page, schema_rows
 
 pytestmark = pytest.mark.api
 
-ROWS = schema_rows()
-PAGE = ROOT / "docs" / "refusals.md"
+NUMBERS = [".nan", ".inf", "-.inf", "1e400", "0.5 GPU"]
+NUMBERED = ["steps", "lora.learningRate", "budget.h100Hours"]
 
 
 @pytest.fixture(scope="module")
-def said(installed_chart: Kubectl) -> dict[int, str]:
-    """What the API server says of each bad object, by its row."""
-
-    def apply(body: Body) -> str:
-        return installed_chart.run("create", "--dry-run=server", "-f", "-", stdin=body).stderr
-
-    return dict(zip(map(id, ROWS), answers(apply, [row.bad for row in ROWS]), strict=True))
-
-
-@pytest.mark.parametrize("row", ROWS, ids=[f"{row.bad['kind']}: {row.what}" for row in ROWS])
-def test_the_bad_one_is_refused_in_these_words(said: dict[int, str], row: Refused) -> None:
-    answer = said[id(row)]
-    assert answer, "it was taken"
-    assert [word for word in row.words if word not in answer] == [], answer
+def said_of_files(installed_chart: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What one kubectl says of each file that has such a number, by the file's name."""
+    folder = tmp_path_factory.mktemp("numbers")
+    for field in NUMBERED:
+        for number in NUMBERS:
+            text = yaml.safe_dump(at(SFT, f"spec.{field}", "THE NUMBER")).replace("THE NUMBER", number)
+            (folder / f"{field} {number}.yaml").write_text(text)
+    done = installed_chart.run("create", "--dry-run=server", "-f", str(folder))
+    assert done.stdout == "", "one was taken"
+    found = re.findall(r'(?:creating "|parsing )([^"]*?\.yaml)"?: (.*?)(?=, error parsing |\]?\n)', done.stderr)
+    return {Path(path).stem: words for path, words in found}
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[f"{row.bad['kind']}: {row.what}" for row in ROWS])
-def test_it_is_about_one_field(said: dict[int, str], row: Refused) -> None:
-    errors = [line.removeprefix("* ") for line in said[id(row)].splitlines() if line.startswith("* ")]
-    # Of a mistyped number the API server also says its bounds, and that it could check no further.
-    fields = {line.split(":")[0] for line in errors if "some validation rules were not checked" not in line}
-    assert len(fields) <= 1, errors
-
-
-def test_the_good_counterparts_are_taken(installed_chart: Kubectl) -> None:
-    good = {json.dumps(row.good, sort_keys=True): row.good for row in ROWS}
-    items = []
-    for i, body in enumerate(good.values()):
-        named = {"kind": body["kind"]} | body
-        items.append(named | {"metadata": body["metadata"] | unique(body, i)})
-    installed_chart("create", "--dry-run=server", "-f", "-", stdin={"apiVersion": "v1", "kind": "List", "items": items})
-
-
-def unique(body: Body, i: int) -> dict[str, str]:
-    """A name of its own, unless the kind prescribes one."""
-    return {} if body["metadata"]["name"] == "workspace" else {"name": f"good-{i}"}
-
-
-@pytest.mark.parametrize("number", [".nan", ".inf", "-.inf", "1e400", "0.5 GPU"])
-@pytest.mark.parametrize("field", ["steps", "lora.learningRate", "budget.h100Hours"])
-def test_what_yaml_takes_for_a_number_and_json_does_not(installed_chart: Kubectl, field: str, number: str) -> None:
-    text = yaml.safe_dump(at(SFT, f"spec.{field}", "THE NUMBER")).replace("THE NUMBER", number)
-    done = installed_chart.run("create", "--dry-run=server", "-f", "-", stdin=text)
-    assert done.returncode != 0
-    assert len(done.stderr.splitlines()) <= 3, done.stderr
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("field", NUMBERED)
+def test_what_yaml_takes_for_a_number_and_json_does_not(said_of_files: dict[str, str], field: str, number: str) -> None:
+    said = said_of_files[f"{field} {number}"]
+    of_yaml = "error converting YAML to JSON: json: unsupported value: "
+    assert said.startswith(of_yaml) or f'spec.{field}: Invalid value: "string": ' in said
 
 
 CHANGES: dict[str, tuple[Body, Body]] = {
@@ -92,13 +69,16 @@ def test_every_field_but_two_is_tried() -> None:
 
 
 @pytest.mark.parametrize("field", CHANGES)
-def test_a_run_is_a_record(admin: Kubectl, field: str) -> None:
+def test_a_run_is_a_record(api: Api, shared_admin: Kubectl, field: str) -> None:
     body, change = CHANGES[field]
-    admin("create", "-f", "-", stdin=body)
-    said = refused_patch(admin, change)
-    assert f"spec.{field}" in said
-    assert "is immutable: a run is a record of what was asked; apply a new TrainingJob under another name" in said
-    admin("patch", "trainingjob", "run", "--type=merge", "-p", '{"spec": {"suspend": true}}')
+    collection, name = path_of(body, shared_admin.namespace), f"run-{field.lower()}"
+    api.post(collection, at(body, "metadata.name", name))
+    with pytest.raises(ByServer, match=rf"\bspec\.{field}\b") as refused:
+        api.patch(f"{collection}/{name}", {"spec": change})
+    immutable = "is immutable: a run is a record of what was asked; apply a new TrainingJob under another name"
+    assert immutable in str(refused.value)
+    assert api.patch(f"{collection}/{name}", {"spec": {"suspend": True}})["spec"]["suspend"] is True
+    api.delete(f"{collection}/{name}")
 
 
 def test_a_budget_is_only_ever_raised(admin: Kubectl) -> None:
@@ -114,7 +94,3 @@ def test_a_budget_is_only_ever_raised(admin: Kubectl) -> None:
 
 def refused_patch(admin: Kubectl, change: Body, name: str = "run") -> str:
     return admin.refused("patch", "trainingjob", name, "--type=merge", "-p", json.dumps({"spec": change}))
-
-
-def test_the_page_says_the_same(said: dict[int, str]) -> None:
-    assert Path(PAGE).read_text() == page(lambda row: said[id(row)]), "run hack/refusals"

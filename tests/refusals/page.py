@@ -6,12 +6,11 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
 import tests.refusals
-from tests.refusals import Body, InWorld, Refused, lines
+from tests.refusals import InWorld, Refused, lines
 
 LONGEST = 420
 HEAD = """# What is refused, and in which words
@@ -38,12 +37,6 @@ def modules(prefix: str) -> list[ModuleType]:
 def schema_rows() -> list[Refused]:
     """Return every row that the API server answers."""
     return [row for module in modules("schema_") for row in module.ROWS]
-
-
-def answers(apply: Callable[[Body], str], bodies: list[Body]) -> list[str]:
-    """Put every object to the API server, a few at a time, and return what it says of each."""
-    with ThreadPoolExecutor(4) as pool:
-        return list(pool.map(apply, bodies))
 
 
 def page(said: Callable[[Refused], str]) -> str:
