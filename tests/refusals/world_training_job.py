@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
+from halo_api.adapter import AdapterStatus, Verification
 from halo_operator.plan.admission import RULES, first_refusal
+from halo_operator.plan.conditions import stamp
 from halo_operator.plan.refusal import Refusal
 from halo_operator.plan.world import BaseEntry, GpuEntry, RunWorld
 from tests.refusals import InWorld
@@ -80,6 +84,14 @@ def child(**parent: Any) -> RunWorld:
     return b.world(spec=CHILD, catalog=b.catalog(parent=b.parent(**parent)))
 
 
+def verified(began: datetime) -> RunWorld:
+    """A run that was made now, whose parent's last verification began then."""
+    at = stamp(began)
+    status = AdapterStatus(verification=Verification(started_at=at, finished_at=at, digest=b.DIGEST))
+    world = b.world(spec=CHILD, catalog=b.catalog(parent=replace(b.parent(), status=status)))
+    return replace(world, meta=replace(world.meta, created_at=b.NOW))
+
+
 def with_rank(rank: int) -> RunWorld:
     return b.world(
         spec=b.spec(parent={"adapter": "support-v3"}, lora={"rank": rank}), catalog=b.catalog(parent=b.parent())
@@ -91,6 +103,7 @@ PARENT: list[Row] = [
     Row("a run that continues itself", b.world(spec=b.spec(parent={"adapter": "run"})), OWN, "ParentUnfit", ("spec.parent.adapter: found 'run', the name of the run itself",), "metadata.name: run", also=("spec.parent.adapter",)),
     Row("no parent yet", b.world(spec=CHILD), OWN, "ParentPending", ("spec.parent.adapter: found 'support-v3', but there is no such Adapter",), "no Adapter of that name", pending=True, also=("spec.parent.adapter",)),
     Row("a parent that nobody verified yet", child(verified="Unknown"), OWN, "ParentPending", ("which is not verified yet",), "Adapter: no condition Verified", pending=True, also=("spec.parent.adapter",)),
+    Row("a parent that was verified before the run was made", verified(b.NOW - b.seconds(1)), verified(b.NOW), "ParentPending", ("which is being verified again before it is used",), "Adapter: verified earlier", pending=True, also=("spec.parent.adapter",)),
     Row("a parent that was found wrong", child(verified="False"), OWN, "ParentUnfit", ("found wrong (the digest differs)",), "Adapter: Verified=False", also=("spec.parent.adapter",)),
     Row("an imported parent", child(imported=True), OWN, "ParentUnfit", ("was imported and has no training receipt",), "Adapter: no trainedBy", also=("spec.parent.adapter",)),
     Row("a parent without a receipt", child(receipt=None), OWN, "ParentUnfit", ("which was published without a receipt", "never continued"), "Adapter: no receipt", also=("spec.parent.adapter",)),

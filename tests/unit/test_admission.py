@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from pydantic import ValidationError
 
+from halo_api.adapter import AdapterStatus
 from halo_api.base import ApiModel
 from halo_api.catalog import GpuClassSpec
 from halo_api.conditions import Reason
@@ -89,6 +90,22 @@ def test_a_good_run_is_allowed_with_its_quote() -> None:
     assert "status" not in response
     assert [line.split(":")[0] for line in response["warnings"]] == ["quote", "quote"]
     assert all(len(line) < admission.WARNING_LENGTH for line in response["warnings"])
+
+
+def test_a_parent_that_was_found_wrong_before_may_be_right_by_now() -> None:
+    """A run of this moment has it verified again, and so waits; with no time, what is known decides."""
+    at = "2026-11-29T11:00:00Z"
+    status = AdapterStatus.model_validate(
+        {"verification": {"startedAt": at, "finishedAt": at, "digest": builders.DIGEST}}
+    )
+    found = builders.catalog(parent=replace(builders.parent("False"), status=status))
+    body = {"metadata": {"name": "run", "uid": "uid-1"}, "spec": spec(parent={"adapter": "support-v3"})}
+    _, response = asked(review(object=body), found)
+    assert (response["allowed"], response["status"]["details"]["causes"][0]["reason"]) == (False, "ParentUnfit")
+    body["metadata"]["creationTimestamp"] = "2026-11-29T12:00:00Z"
+    _, response = asked(review(object=body), found)
+    assert response["allowed"] is True
+    assert "waits: spec.parent.adapter: found support-v3, which is being verified again" in response["warnings"][-1]
 
 
 def test_it_refuses_what_the_reconciler_refuses_in_its_words_and_code() -> None:

@@ -1,4 +1,4 @@
-"""How Flux reads every moment of a run and of a Workspace: judged by kstatus itself, the library that Flux judges with."""
+"""How Flux reads every moment of a run, of an Adapter and of a Workspace: judged by kstatus itself, the library that Flux judges with."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from halo_api import API_VERSION
+from halo_api.adapter import AdapterStatus
 from halo_api.training_job import TrainingJobStatus
 from halo_api.workspace import WorkspaceStatus
 from halo_operator.plan.book.plan import plan_book
 from halo_operator.plan.run import plan_run
 from halo_operator.plan.world import RunWorld
+from tests.unit.adapter_scene import Scene, found, published
 from tests.unit.builders import NOW, catalog, ended, failure, pod, running, seconds, spec, success, world
 from tests.unit.builders_book import book_world, granted, wish
 
@@ -22,7 +24,9 @@ KSTATUS = Path(__file__).resolve().parents[2] / "hack" / "kstatus"
 
 
 def judged(
-    statuses: Sequence[TrainingJobStatus | WorkspaceStatus], generation: int = 1, kind: str = "TrainingJob"
+    statuses: Sequence[TrainingJobStatus | AdapterStatus | WorkspaceStatus],
+    generation: int = 1,
+    kind: str = "TrainingJob",
 ) -> list[str]:
     lines = [
         json.dumps(
@@ -81,6 +85,18 @@ def test_flux_waits_while_a_run_goes_on_and_tells_success_from_failure() -> None
 
 def test_a_status_about_an_older_generation_is_never_current() -> None:
     assert judged([moments()["complete"]], generation=2) == ["InProgress"]
+
+
+def test_flux_waits_for_a_verification_and_tells_an_imported_adapter_from_one_that_is_wrong() -> None:
+    statuses = [AdapterStatus(observed_generation=-1)]
+    for imported, outcome in ((False, found()), (True, found()), (False, found(("Missing", "x: not found")))):
+        scene = Scene(published(trained_by=None) if imported else published())
+        scene.look()
+        statuses.append(scene.status)
+        scene.verify(outcome)
+        statuses.append(scene.status)
+    going = "InProgress"
+    assert judged(statuses, kind="Adapter") == [going, going, "Current", going, "Current", going, "Failed"]
 
 
 def test_flux_waits_until_a_workspace_was_looked_at_and_stops_at_one_that_is_overdrawn() -> None:
