@@ -103,6 +103,7 @@ class Reason(StrEnum):
     RESTARTING = "Restarting"
     FINISHED = "Finished"
     NOT_SUSPENDED = "NotSuspended"
+    DISK_ALMOST_FULL = "DiskAlmostFull"
     # How a run, or an inspection, can fail.
     BAD_ROW = "BadRow"
     TEMPLATE_MISMATCH = "TemplateMismatch"

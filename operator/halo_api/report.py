@@ -41,6 +41,13 @@ class CheckpointReport(ApiModel):
     at: Time
 
 
+class DiskReport(ApiModel):
+    """The room on the volume of the checkpoints, as it was at the last save, or before the first."""
+
+    free_bytes: int
+    checkpoint_bytes: Annotated[int, Field(description="What a checkpoint takes: the last one, or a guess before it.")]
+
+
 class AdapterReport(ApiModel):
     """The finished adapter: complete on disk."""
 
@@ -134,7 +141,10 @@ class Report(ApiModel):
     sequence: int = 0
     phase: Literal["Starting", "Loading", "Working", "Finishing", "Done"] = "Starting"
     progress: ProgressReport | None = None
-    checkpoints: tuple[CheckpointReport, ...] = ()
+    checkpoints: Annotated[
+        tuple[CheckpointReport, ...], Field(description="Those that are there, and stay until no status names them.")
+    ] = ()
+    disk: DiskReport | None = None
     outcome: Outcome | None = None
 
 
@@ -160,7 +170,13 @@ class Answer(ApiModel):
     ]
     saved_step: Annotated[
         int | None,
-        Field(description="The step of the newest checkpoint in the run's status: a resume would start there."),
+        Field(
+            description="The step of the newest checkpoint in the run's status, for pods that know no `checkpoints`."
+        ),
+    ] = None
+    checkpoints: Annotated[
+        tuple[int, ...] | None,
+        Field(description="The steps of this attempt whose checkpoints the run's status names; unset: not known yet."),
     ] = None
     deadline: Deadline | None = None
     command: Literal["continue", "stop"] = "continue"

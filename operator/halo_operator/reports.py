@@ -17,6 +17,8 @@ class _Entry:
     report: Report
     checkpoints: frozenset[int] = frozenset()
     outcome: bool = False
+    # Of the report's attempt; unset until its status was looked at.
+    named: tuple[int, ...] | None = None
 
 
 class Reports:
@@ -36,7 +38,7 @@ class Reports:
         if old and (old.report.attempt, old.report.sequence) >= (report.attempt, report.sequence):
             return False
         if old and old.report.attempt == report.attempt:
-            self._by_run[report.run_uid] = _Entry(report, old.checkpoints, old.outcome)
+            self._by_run[report.run_uid] = _Entry(report, old.checkpoints, old.outcome, old.named)
         else:
             self._by_run[report.run_uid] = _Entry(report)
         return True
@@ -54,6 +56,7 @@ class Reports:
             return
         attempt = entry.report.attempt
         entry.checkpoints = frozenset(c.step for c in status.checkpoints)
+        entry.named = tuple(c.step for c in status.checkpoints if c.attempt == attempt)
         entry.outcome = any(r.attempt == attempt and r.reason for r in status.attempts)
 
     def close(self, run_uid: str) -> None:
@@ -71,7 +74,7 @@ class Reports:
         if entry is None or entry.report.attempt != report.attempt:
             return False
         steps = {c.step for c in report.checkpoints}
-        # Older checkpoints leave the status's last ten; what counts is that the newest is there.
+        # Older checkpoints leave the status; what counts is that the newest is there.
         saved = not steps or max(steps) in entry.checkpoints
         return saved and (report.outcome is None or entry.outcome)
 
@@ -94,6 +97,11 @@ class Reports:
         """Return the step of the newest checkpoint in the run's stored status, as far as it is known."""
         entry = self._by_run.get(run_uid)
         return max(entry.checkpoints, default=None) if entry else None
+
+    def named_steps(self, report: Report) -> tuple[int, ...] | None:
+        """Return the steps of the report's attempt whose checkpoints the run's stored status names, as far as it is known."""
+        entry = self._by_run.get(report.run_uid)
+        return entry.named if entry and entry.report.attempt == report.attempt else None
 
     def forget(self, run_uid: str) -> None:
         """Drop a run that is gone."""

@@ -76,6 +76,7 @@ class ReportServer:
         facts = {
             "acknowledged": self._reports.acknowledged(report),
             "saved_step": self._reports.saved_step(report.run_uid),
+            "checkpoints": self._reports.named_steps(report),
         }
         return answered(answer.model_copy(update=facts))
 

@@ -6,13 +6,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from halo_api.retention import KNOWN_CHECKPOINTS_NAME
 from halo_api.run_file import (
     BORN_PATH,
     CA_PATH,
     DEADLINE_PATH,
     REPORT_PATH,
     RUN_FILE_PATH,
-    SAVED_STEP_NAME,
     TOKEN_PATH,
 )
 
@@ -33,9 +33,9 @@ class Paths:
     born: Path = Path(BORN_PATH)
 
     @property
-    def saved_step(self) -> Path:
-        """Where the role reads which checkpoint the run's status holds."""
-        return self.report.with_name(SAVED_STEP_NAME)
+    def known_checkpoints(self) -> Path:
+        """Where the role reads which of its checkpoints the run's status names, or may come to name."""
+        return self.report.with_name(KNOWN_CHECKPOINTS_NAME)
 
 
 def pod_paths() -> Paths:

@@ -17,9 +17,13 @@ TIMEOUT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class PushFailure:
-    """Why a push was not taken; `standby` when another replica would take it, `final` when nobody will any more."""
+    """Why a push was not taken; `standby` when another replica would take it, `final` when nobody will any more.
+
+    `unheard` when it is certain that no operator keeps anything of it.
+    """
 
     message: str
+    unheard: bool = False
     standby: bool = False
     final: bool = False
 
@@ -30,6 +34,7 @@ def push(report: Report, url: str, paths: Paths) -> Answer | PushFailure:
     The connection is new each time too: a Service balances connections, so the next one may reach the leader.
     """
     parts = urlsplit(url)
+    sent = False
     try:
         token = paths.token.read_text().strip()
         context = ssl.create_default_context(cafile=str(paths.ca))
@@ -37,6 +42,8 @@ def push(report: Report, url: str, paths: Paths) -> Answer | PushFailure:
             parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS, context=context
         )
         try:
+            connection.connect()
+            sent = True
             connection.request(
                 "POST",
                 parts.path or "/",
@@ -48,11 +55,14 @@ def push(report: Report, url: str, paths: Paths) -> Answer | PushFailure:
         finally:
             connection.close()
     except (OSError, http.client.HTTPException) as error:
-        return PushFailure(f"{type(error).__name__}: {error}")
+        return PushFailure(f"{type(error).__name__}: {error}", unheard=not sent)
     if response.status != 200:
         said = body[:200].decode("utf-8", "replace").strip()
         return PushFailure(
-            f"HTTP {response.status}: {said}", standby=response.status == 503, final=response.status == 410
+            f"HTTP {response.status}: {said}",
+            unheard=response.status != 500,
+            standby=response.status == 503,
+            final=response.status == 410,
         )
     try:
         return Answer.model_validate_json(body)

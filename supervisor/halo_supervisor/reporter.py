@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from halo_api.report import Answer, Report
 from halo_api.run_file import RunFile
+from halo_supervisor.known import Known
 from halo_supervisor.paths import Paths
 from halo_supervisor.push import PushFailure, push
 
@@ -36,7 +37,7 @@ class Reporter:
         self._retries = 0
         self._pause = FIRST_RETRY_SECONDS
         self._failure: PushFailure | None = None
-        self._saved_step: int | None = None
+        self._known = Known(paths.known_checkpoints)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -97,8 +98,14 @@ class Reporter:
     def _push(self, report: Report) -> Answer | None:
         assert self._run.reporting is not None
         self._sequence += 1
+        steps = steps_of(report)
+        if not self._known.telling(steps) or not steps <= steps_of(self.current()):
+            # The role has taken one back meanwhile, to delete it: the next push says which are left.
+            report = report.model_copy(update={"checkpoints": ()})
         answer = push(report.model_copy(update={"sequence": self._sequence}), self._run.reporting.url, self._paths)
         if isinstance(answer, PushFailure):
+            if answer.unheard:
+                self._known.unheard()
             backoff = min(FIRST_RETRY_SECONDS * 2**self._retries, self._longest_pause)
             self._pause = STANDBY_RETRY_SECONDS if answer.standby else backoff
             self._retries += 1
@@ -108,26 +115,19 @@ class Reporter:
             self._failure = answer
             return None
         self._retries = 0
-        self._keep_saved_step(answer)
+        self._known.answered(answer)
         self._answered(answer)
         return answer
-
-    def _keep_saved_step(self, answer: Answer) -> None:
-        """Tell the role which checkpoint a resume would start from: it must not tidy that one away."""
-        if answer.saved_step is None or answer.saved_step == self._saved_step:
-            return
-        new = self._paths.saved_step.with_name(f".{self._paths.saved_step.name}")
-        try:
-            new.write_text(str(answer.saved_step))
-            new.replace(self._paths.saved_step)
-            self._saved_step = answer.saved_step
-        except OSError as error:
-            log.warning("%s can't be written: %s", self._paths.saved_step, error)
 
     @property
     def _longest_pause(self) -> float:
         assert self._run.reporting is not None
         return max(FIRST_RETRY_SECONDS, self._run.reporting.interval_seconds)
+
+
+def steps_of(report: Report) -> set[int]:
+    """Return the steps whose checkpoints the report names."""
+    return {checkpoint.step for checkpoint in report.checkpoints}
 
 
 def read_report(path: Path, run: RunFile) -> Report | None:

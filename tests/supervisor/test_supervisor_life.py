@@ -13,6 +13,7 @@ from supervisor_support import PATIENCE, Pod
 
 from halo_api.conditions import Reason
 from halo_api.report import Answer, Deadline, Report
+from halo_api.retention import KNOWN_CHECKPOINTS_NAME
 from halo_api.run_file import DIGEST_VARIABLE
 
 WORKS = """
@@ -92,11 +93,33 @@ def test_a_new_checkpoint_is_pushed_at_once(pod: Pod) -> None:
     assert pod.end()[0] == 0
 
 
-def test_the_role_can_read_which_checkpoint_a_resume_would_start_from(pod: Pod) -> None:
-    pod.operator.answer = lambda report: Answer(acknowledged=True, saved_step=7 if report.checkpoints else None)
-    pod.start('say(checkpoints=[checkpoint(9)])\nuntil("saved-step")\n' + SUCCEEDS)
-    assert pod.end()[1].result == "Succeeded"
-    assert (pod.folder / "saved-step").read_text() == "7"
+@pytest.mark.parametrize(
+    ("answers", "known"),
+    [
+        ([Answer(acknowledged=False)], {"told": [8, 9]}),
+        ([Answer(acknowledged=True, checkpoints=(8, 9))], {"named": [8, 9], "told": []}),
+        ([Answer(acknowledged=True, checkpoints=(8,)), Answer(acknowledged=True)], {"named": [8], "told": [9]}),
+        ([Answer(acknowledged=True, saved_step=8)], {"named": [8], "told": [9]}),
+        ([503, 401], {"told": []}),
+        ([500, 503], {"told": [8, 9]}),
+    ],
+    ids=["not written yet", "written", "not known", "an older operator", "not heard", "perhaps heard"],
+)
+def test_the_role_can_read_which_checkpoints_a_status_may_name(
+    answers: list[Answer | int], known: dict[str, list[int]], pod: Pod
+) -> None:
+    given = iter(answers)
+    pod.operator.answer = lambda report: next(given, 503)
+    pod.start(f'say(checkpoints=[checkpoint(8), checkpoint(9)])\nuntil("off")\n{SUCCEEDS}')
+    # While a push is on its way, what it says counts as told.
+    pod.operator.wait_for(lambda reports: sum(bool(report.checkpoints) for report in reports) > len(answers) + 1)
+    end = time.monotonic() + PATIENCE
+    while json.loads((pod.folder / KNOWN_CHECKPOINTS_NAME).read_text()) != known:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    pod.operator.answer = lambda report: Answer(acknowledged=True)
+    pod.touch("off")
+    assert pod.end()[0] == 0
 
 
 def test_a_role_that_cannot_be_started_is_told_as_a_crash(pod: Pod) -> None:

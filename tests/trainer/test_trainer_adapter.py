@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from trainer_support import chat, run_file, train_here, write_rows
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from halo_api.digests import files_digest
+from halo_api.retention import KNOWN_CHECKPOINTS_NAME
 from halo_trainer.checkpoints.digest import folder_files
 from halo_trainer.cli import main
 
@@ -53,18 +55,45 @@ def test_the_folder_is_readable_and_has_the_names_that_servers_expect(root: Path
     assert str(root) not in json.dumps(config)
 
 
-def test_only_the_newest_checkpoints_stay(root: Path) -> None:
+def kept(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "artifacts" / "run" / "checkpoints").iterdir())
+
+
+def test_the_report_names_the_checkpoints_that_are_there_and_no_others(root: Path) -> None:
+    """Nobody heard of any: the newest few stay, of which the last has the lowest loss, and one more from the last save on."""
     report = train_here(run_file(saveSteps=1), root)
-    assert [checkpoint.step for checkpoint in report.checkpoints] == [1, 2, 3, 4, 5, 6]
-    kept = sorted(path.name for path in (root / "artifacts" / "run" / "checkpoints").iterdir())
-    assert kept == ["step-4", "step-5", "step-6"]
+    assert [checkpoint.step for checkpoint in report.checkpoints] == [3, 4, 5, 6]
+    assert kept(root) == ["step-3", "step-4", "step-5", "step-6"]
 
 
-def test_the_checkpoint_that_a_resume_would_start_from_stays_too(root: Path) -> None:
-    (root / "saved-step").write_text("2")
-    train_here(run_file(saveSteps=1), root)
-    kept = sorted(path.name for path in (root / "artifacts" / "run" / "checkpoints").iterdir())
-    assert kept == ["step-2", "step-4", "step-5", "step-6"]
+@pytest.mark.parametrize(
+    ("known", "stay"),
+    [
+        ({"named": [2]}, [2, 3, 4, 5, 6]),
+        ({"named": [1, 4], "told": [5]}, [1, 3, 4, 5, 6]),
+        ({"told": [1, 2]}, [1, 2, 3, 4, 5, 6]),
+        ({"named": [], "told": [1]}, [1, 3, 4, 5, 6]),
+    ],
+)
+def test_what_a_status_names_or_may_come_to_name_stays(known: dict[str, list[int]], stay: list[int], root: Path) -> None:
+    (root / KNOWN_CHECKPOINTS_NAME).write_text(json.dumps(known))
+    report = train_here(run_file(saveSteps=1), root)
+    assert [checkpoint.step for checkpoint in report.checkpoints] == stay
+    assert kept(root) == [f"step-{step}" for step in stay]
+
+
+def test_nothing_is_deleted_while_what_is_known_cannot_be_read(root: Path) -> None:
+    (root / KNOWN_CHECKPOINTS_NAME).write_text("half a fi")
+    assert len(train_here(run_file(saveSteps=1), root).checkpoints) == len(kept(root)) == 6
+
+
+def test_the_room_for_more_checkpoints_is_told(root: Path) -> None:
+    """At the last save; the guess before the first is near."""
+    disk = train_here(run_file(), root).disk
+    folder = root / "artifacts" / "run" / "checkpoints" / "step-6"
+    assert disk
+    assert disk.checkpoint_bytes == sum(file.size for file in folder_files(folder))
+    assert 0 < disk.free_bytes <= shutil.disk_usage(folder).total
 
 
 def test_a_bf16_base_trains_a_fp32_adapter(root: Path) -> None:

@@ -75,6 +75,24 @@ def test_the_answer_says_which_checkpoint_a_resume_would_start_from() -> None:
     assert reports.saved_step("uid-1") == 5
 
 
+def test_the_answer_names_the_checkpoints_of_the_attempt_that_the_stored_status_names() -> None:
+    """Nothing before the status was looked at: that it names none would say that others can go."""
+    reports = Reports()
+    said = report(step=9)
+    reports.put(said)
+    assert reports.named_steps(said) is None
+    both = [{**builders.checkpoint(step, attempt).to_json(), "attempt": attempt} for step, attempt in ((5, 1), (9, 2))]
+    status = TrainingJobStatus.model_validate({"attempt": 2, "checkpoints": both})
+    reports.written("uid-1", status)
+    assert reports.named_steps(said) == (5,)
+    reports.put(report(attempt=2))
+    assert reports.named_steps(report(attempt=2)) is None
+    reports.written("uid-1", status)
+    reports.put(report(attempt=2, sequence=2))
+    assert reports.named_steps(report(attempt=2)) == (9,)
+    assert reports.named_steps(said) is None
+
+
 def test_nothing_is_kept_of_a_run_that_is_being_deleted_but_that_it_is() -> None:
     reports = Reports()
     reports.put(report())

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from halo_api.estimate import PhaseName
-from halo_api.report import CheckpointReport, Outcome, ProgressReport, Report
-from halo_api.run_file import SAVED_STEP_NAME, RunFile
+from halo_api.report import CheckpointReport, DiskReport, Outcome, ProgressReport, Report
+from halo_api.retention import KNOWN_CHECKPOINTS_NAME, KnownCheckpoints
+from halo_api.run_file import RunFile
 from halo_trainer.files import replace_file
 
-KEPT_CHECKPOINTS = 10
 PROGRESS_SECONDS = 0.5
 
 
@@ -45,10 +45,17 @@ class Reporting:
         """The last finished step that was told."""
         return self._report.progress.step if self._report.progress else 0
 
-    def saved_step(self) -> int | None:
-        """Return the step of the newest checkpoint that the run's status is known to hold."""
+    @property
+    def checkpoints(self) -> tuple[CheckpointReport, ...]:
+        """The finished checkpoints of this attempt that are on the disk."""
+        return self._report.checkpoints
+
+    def known_checkpoints(self) -> KnownCheckpoints | None:
+        """Return what the supervisor knows of them: nothing before its first push, and None where that can't be read."""
         try:
-            return int(self._path.with_name(SAVED_STEP_NAME).read_text())
+            return KnownCheckpoints.model_validate_json(self._path.with_name(KNOWN_CHECKPOINTS_NAME).read_bytes())
+        except FileNotFoundError:
+            return KnownCheckpoints()
         except (OSError, ValueError):
             return None
 
@@ -73,10 +80,18 @@ class Reporting:
             if time.monotonic() - self._written_at >= PROGRESS_SECONDS:
                 self._change()
 
-    def checkpoint(self, checkpoint: CheckpointReport) -> None:
-        """Add a checkpoint that is complete on disk."""
+    def checkpoint(self, checkpoint: CheckpointReport, disk: DiskReport) -> None:
+        """Add a checkpoint that is complete on disk, and say what room is left: at once, it is one thing to write down."""
         kept = [earlier for earlier in self._report.checkpoints if earlier.step != checkpoint.step]
-        self._change(checkpoints=(*kept, checkpoint)[-KEPT_CHECKPOINTS:])
+        self._change(checkpoints=(*kept, checkpoint), disk=disk)
+
+    def name_checkpoints(self, checkpoints: tuple[CheckpointReport, ...]) -> bool:
+        """Name these checkpoints and no others; return whether that is written."""
+        return self._change(checkpoints=checkpoints)
+
+    def room(self, disk: DiskReport) -> None:
+        """Say what room the checkpoints have."""
+        self._change(disk=disk)
 
     def adopt(self, report: Report) -> None:
         """Go on from the report that the process which did the work has written to the same file."""
@@ -94,17 +109,19 @@ class Reporting:
                 self._seconds[self._spending] = self._seconds.get(self._spending, 0.0) + now - self._since
             self._spending, self._since = following, now
 
-    def _change(self, **update: Any) -> None:
+    def _change(self, **update: Any) -> bool:
         with self._lock:
             self._report = self._report.model_copy(update=update)
             self._written_at = time.monotonic()
             if not self._writes:
-                return
+                return False
             try:
                 replace_file(self._path, self._report.model_dump_json(by_alias=True, exclude_none=True))
             except OSError as error:
                 # Nobody hears of the progress, but the training itself is not harmed.
                 print(f"the report can't be written: {error}", file=sys.stderr)
+                return False
+            return True
 
 
 def now() -> str:

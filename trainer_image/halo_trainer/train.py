@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,8 @@ from halo_api.run_file import RunFile, TrainPlan, volume_path
 from halo_trainer.adapter import write_adapter
 from halo_trainer.budget import Budget
 from halo_trainer.checkpoints.digest import check_checkpoint, folder_files
-from halo_trainer.checkpoints.folder import (
-    TrainedState,
-    load_checkpoint,
-    prune_checkpoints,
-    save_checkpoint,
-)
+from halo_trainer.checkpoints.folder import TrainedState, load_checkpoint, save_checkpoint
+from halo_trainer.checkpoints.retention import bytes_in, prune_checkpoints, room_for
 from halo_trainer.data.batches import micro_batches, rank_share, step_rows
 from halo_trainer.data.load import load_template
 from halo_trainer.failures import RunFailure
@@ -55,7 +51,6 @@ class Run:
     optimizer: torch.optim.AdamW
     state: TrainedState
     budget: Budget
-    written: list[Path] = field(default_factory=list)
 
     def folder(self, *parts: str) -> Path:
         """Return a folder of this attempt; it writes nowhere else."""
@@ -123,6 +118,10 @@ def loop(run: Run, stop: threading.Event) -> bool:
     progress = Progress(plan.steps, run.state.tokens_seen, shows=ranks.writes)
     saved = run.state.step
     stopping = told_to_stop(run, stop)
+    if ranks.writes:
+        # The weights and two moments of each.
+        guess = 3 * sum(parameter.nbytes for parameter in run.parameters.values())
+        run.report.room(room_for(run.folder(), guess))
     try:
         while run.state.step < plan.steps and not stopping:
             run.budget.pause()
@@ -196,12 +195,12 @@ def _write_checkpoint(run: Run) -> None:
     name = f"step-{run.state.step}"
     folder = run.folder("checkpoints", name)
     with run.report.spending("save"):
+        # Before the save, which needs the room.
+        prune_checkpoints(run.report, lambda step: run.folder("checkpoints", f"step-{step}"))
         digest = save_checkpoint(folder, run.model, run.file.base, run.parameters, run.optimizer, run.state)
     uri = f"{run.plan.output}/checkpoints/{name}"
     report = CheckpointReport(step=run.state.step, uri=uri, digest=digest, loss=run.state.loss, at=now())
-    run.report.checkpoint(report)
-    run.written.append(folder)
-    prune_checkpoints(run.written, run.report.saved_step())
+    run.report.checkpoint(report, room_for(folder, bytes_in(folder)))
 
 
 def conclude(run: Run) -> Outcome:

@@ -7,7 +7,6 @@ learning rate is one of the step. No pickle is in them either: loading one runs 
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from halo_trainer.adapter import load_adapter_weights, write_adapter
 from halo_trainer.checkpoints.digest import folder_files
 from halo_trainer.files import whole_folder, write_durably
 
-KEPT = 3
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 
@@ -71,22 +69,6 @@ def load_checkpoint(
             key: tensor if key == "step" else tensor.to(parameter.device) for key, tensor in found.items()
         }
     return TrainedState(**json.loads((folder / "trainer" / STATE).read_text()))
-
-
-def prune_checkpoints(written: list[Path], saved_step: int | None) -> None:
-    """Keep the newest few of those that this process wrote, and the one that a resume would start from.
-
-    While the operator is away its status names an old one: without that, a pod lost meanwhile would lose every step.
-    """
-    saved = [folder for folder in written if saved_step is not None and _step_of(folder) <= saved_step][-1:]
-    for folder in written[:-KEPT]:
-        if folder not in saved:
-            shutil.rmtree(folder, ignore_errors=True)
-            written.remove(folder)
-
-
-def _step_of(folder: Path) -> int:
-    return int(folder.name.removeprefix("step-"))
 
 
 def _optimizer_tensors(parameters: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
