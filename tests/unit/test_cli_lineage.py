@@ -111,7 +111,7 @@ def without(letter: str, *more: Object) -> list[Object]:
         (FAMILY, "d", 2, "not told: v-d: not verified yet", "v-d * smol@rev-0001"),
         (FAMILY, "f", 1, "wrong: v-f: not verified: Changed: x", "v-f * smol@rev-0001 v-f 200 no (Changed)"),
         (without("c", adapter("v-c", "b", verified="False")), "e", 1, "wrong: v-c: not verified: Changed", "v-c smol"),
-        (without("a", adapter("v-a", trainedBy=None, receipt=None)), "a", 2, "v-a: imported: nobody signed", "v-a * smol@rev-0001 - - imported aaaaaaaaaaaa -"),
+        (without("a", adapter("v-a", verified="False", trainedBy=None, receipt=None)), "a", 2, "v-a: imported: nobody signed", "v-a * smol@rev-0001 - - imported aaaaaaaaaaaa -"),
         (without("b", adapter("v-b", "a", rank=8)), "b", 1, "v-b: is of smol@rev-0001, rank 8, alpha 32, and its parent v-a of smol@rev-0001, rank 16", "v-b *"),
         ([{"metadata": {"name": "v-z"}, "spec": {}}], "z", 2, "not told: v-z: can't be read: base: Field required", ""),
         (FAMILY, "nobody", 2, "not told: there is no Adapter v-nobody here", ""),
