@@ -71,6 +71,7 @@ def test_the_type_checker_has_no_complaint_about_the_policies(installed_chart: K
         "halo-report-tokens": {},
         "halo-operator-writes": {},
         "halo-holds": {},
+        "halo-adapters": {},
     }
 
 

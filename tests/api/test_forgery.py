@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from halo_cli.volume_pod import Settings
+from halo_cli.volume_pod import pod as transfer_pod
 from tests.api.kube import OPERATOR, OPERATOR_NAMESPACE, Kubectl, eventually
 
 pytestmark = pytest.mark.api
@@ -463,13 +465,51 @@ def test_nobody_writes_a_status(alice: Kubectl, operator: Kubectl, body: dict[st
     assert json.loads(alice(*status))["waiting"] == "forged"
 
 
-def test_an_adapter_is_made_by_the_operator(alice: Kubectl, operator: Kubectl) -> None:
-    assert "forbidden" in alice.refused("create", "-f", "-", stdin=adapter())
-    create(operator, adapter())
-    assert "forbidden" in alice.refused(
-        "patch", "adapter", "support-sft", "--type=merge", "-p", '{"metadata": {"labels": {"a": "b"}}}'
+ZEROS = "sha256:" + "0" * 64
+TRAINED = {
+    "trainedBy": {"kind": "TrainingJob", "name": "x", "uid": "u", "step": 10},
+    "receipt": {"digest": ZEROS, "uri": "pvc://halo-artifacts/x/receipt.json"},
+    "parent": {"name": "x", "digest": ZEROS},
+}
+
+
+def test_who_imports_an_adapter_can_not_say_that_a_run_made_it(
+    alice: Kubectl, operator: Kubectl, admin: Kubectl
+) -> None:
+    mine = adapter("mine")
+    for part, value in TRAINED.items():
+        forged = mine | {"spec": mine["spec"] | {part: value}}
+        for who in (alice, admin):
+            assert "set by the Halo operator only: they say that a run made the adapter" in who.refused(
+                "create", "-f", "-", stdin=forged
+            ), part
+    receipt = {"annotations": {"halo.training/receipt": "{}"}}
+    assert "its receipt is one" in alice.refused(
+        "create", "-f", "-", stdin=mine | {"metadata": mine["metadata"] | receipt}
     )
-    alice("delete", "adapter", "support-sft")
+    create(alice, mine | {"metadata": mine["metadata"] | {"labels": {"halo.training/origin": "imported"}}})
+    assert "imported" in alice("get", "adapter", "mine", "-o", "wide")
+    create(operator, adapter() | {"spec": adapter()["spec"] | TRAINED, "metadata": adapter()["metadata"] | receipt})
+    for change in (
+        '{"metadata": {"labels": {"a": "b"}}}',
+        '{"metadata": {"annotations": {"halo.training/receipt": ""}}}',
+    ):
+        assert "forbidden" in alice.refused("patch", "adapter", "support-sft", "--type=merge", "-p", change)
+    assert "its receipt is one" in admin.refused("annotate", "adapter", "support-sft", "halo.training/receipt-")
+    admin("label", "adapter", "support-sft", "team=support")
+    alice("delete", "adapter", "support-sft", "mine")
+
+
+def test_a_member_s_own_pod_may_read_and_write_the_adapters(admin: Kubectl, alice: Kubectl) -> None:
+    """As kubectl halo adapter makes it, where pods must be restricted."""
+    admin("label", "namespace", admin.namespace, "pod-security.kubernetes.io/enforce=restricted")
+    settings = Settings("localhost/halo-trainer:1", "Never")
+    create_it = ("create", "--dry-run=server", "-f", "-")
+    alice(*create_it, stdin=transfer_pod("halo-transfer-0123abcd", settings, {"a": True, "x" * 63: False}, 1000))
+    assert "violates PodSecurity" in alice.refused(*create_it, stdin=pod())
+    there = replace(alice, namespace=OPERATOR_NAMESPACE)
+    said = json.loads(there("get", "configmap", "halo-operator-client", "-o", "json"))["data"]
+    assert (said["artifactsClaim"], said["trainerImagePullPolicy"]) == ("halo-artifacts", "IfNotPresent")
 
 
 def test_nobody_writes_a_pod_s_status(alice: Kubectl, operator: Kubectl) -> None:
@@ -497,6 +537,7 @@ def test_what_edit_may_and_may_not(alice: Kubectl) -> None:
     allowed = (
         "create trainingjobs",
         "patch datasets",
+        "create adapters",
         "delete adapters",
         "list adapters",
         "list basemodels",
@@ -507,8 +548,8 @@ def test_what_edit_may_and_may_not(alice: Kubectl) -> None:
         "update datasets/status",
         "patch adapters/status",
         "update trainingjobs/finalizers",
-        "create adapters",
         "patch adapters",
+        "update adapters",
         "create basemodels",
         "patch gpuclasses",
     )

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.api
 WRITE = {"create", "update", "patch", "delete", "deletecollection"}
 READ = {"get", "list", "watch"}
 JOBS = {"trainingjobs", "datasets", "environments", "criteria", "modelaliases"}
+# Of a LoRA from outside; a policy keeps what says that a run made one.
+IMPORTS = {"create", "delete", "deletecollection"}
 GRANTS = {"workspaces", "basemodels", "gpuclasses"}
 RULES = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
 # What has pods.
@@ -93,12 +95,12 @@ def test_view_reads_every_kind_and_writes_none(shared_admin: Kubectl) -> None:
 
 def test_edit_writes_jobs_and_what_they_are_made_of(shared_admin: Kubectl) -> None:
     eve = bound(shared_admin, "edit", "eve")
-    assert writes_of(eve) == writing(JOBS) | {"adapters": {"delete", "deletecollection"}}
+    assert writes_of(eve) == writing(JOBS) | {"adapters": IMPORTS}
 
 
 def test_admin_starts_grpo_runs_too(shared_admin: Kubectl) -> None:
     adam = bound(shared_admin, "admin", "adam")
-    assert writes_of(adam) == writing(JOBS | {"grporuns"}) | {"adapters": {"delete", "deletecollection"}}
+    assert writes_of(adam) == writing(JOBS | {"grporuns"}) | {"adapters": IMPORTS}
     refused = adam.refused("create", "rolebinding", "more", "--clusterrole=halo-platform", "--user=adam")
     assert "attempting to grant RBAC permissions not currently held" in refused
 

@@ -27,6 +27,7 @@ def test_each_denies_and_fails_closed() -> None:
         "halo-report-tokens",
         "halo-operator-writes",
         "halo-holds",
+        "halo-adapters",
     }
     bindings = of_kind(render(), "ValidatingAdmissionPolicyBinding")
     for name, policy in found.items():
@@ -36,7 +37,7 @@ def test_each_denies_and_fails_closed() -> None:
 
 def test_the_operator_is_the_account_of_the_release_s_namespace() -> None:
     found = policies(None, "--namespace", "elsewhere")
-    for name in ("halo-run-objects", "halo-other-pods"):
+    for name in ("halo-run-objects", "halo-other-pods", "halo-adapters"):
         (condition,) = found[name]["spec"]["matchConditions"]
         assert condition["expression"] == 'request.userInfo.username != "system:serviceaccount:elsewhere:halo-operator"'
     (condition,) = found["halo-operator-writes"]["spec"]["matchConditions"]

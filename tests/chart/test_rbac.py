@@ -49,6 +49,7 @@ IN_ITS_OWN = {
     ("", "configmaps", "halo-operator-receipt-keys"): "get update",
     (RUNS, "environments"): "get",
 }
+CLIENT = {("", "configmaps", "halo-operator-client"): "get"}
 PUBLIC_KEYS = {("", "configmaps", "halo-operator-receipt-keys"): "get"}
 HEARTBEATS = {("coordination.k8s.io", "leases"): "get"}
 WRITE = "create delete deletecollection patch update"
@@ -59,7 +60,7 @@ EDIT = {
     (RUNS, "environments"): WRITE,
     (RUNS, "criteria"): WRITE,
     (RUNS, "modelaliases"): WRITE,
-    (RUNS, "adapters"): "delete deletecollection",
+    (RUNS, "adapters"): "create delete deletecollection",
 }
 ADMIN = {(RUNS, "grporuns"): WRITE}
 PLATFORM = {
@@ -95,6 +96,7 @@ def rights(rules: Iterable[Object]) -> dict[tuple[str, ...], str]:
         ("Role", "halo-operator", IN_ITS_OWN),
         ("Role", "halo-operator-heartbeats", HEARTBEATS),
         ("Role", "halo-receipt-keys", PUBLIC_KEYS),
+        ("Role", "halo-client", CLIENT),
         ("ClusterRole", "halo-edit", EDIT),
         ("ClusterRole", "halo-workspace-admin", ADMIN),
         ("ClusterRole", "halo-platform", PLATFORM),
@@ -113,7 +115,7 @@ def test_there_is_no_other_role_and_no_wildcard() -> None:
     assert of_kind(objects, "ClusterRole").keys() == names
     roles = of_kind(objects, "Role")
     where = {name: role["metadata"]["namespace"] for name, role in roles.items()}
-    ours = {"halo-operator": "halo-system", "halo-receipt-keys": "halo-system"}
+    ours = dict.fromkeys(("halo-operator", "halo-receipt-keys", "halo-client"), "halo-system")
     assert where == ours | {"halo-operator-heartbeats": "kube-node-lease"}
     for role in (*of_kind(objects, "ClusterRole").values(), *roles.values()):
         assert "*" not in str(role["rules"])
@@ -136,7 +138,7 @@ def test_only_the_operator_writes_a_status_a_page_of_the_ledger_or_a_recipe() ->
         for (_, resource, *_), verbs in rights(role["rules"]).items():
             assert "/" not in resource, name
             assert resource not in ("ledgerpages", "recipes") or verbs == READ, name
-            assert resource != "adapters" or "create" not in verbs, name
+            assert resource != "adapters" or not {"patch", "update"} & set(verbs.split()), name
 
 
 def test_the_account_is_the_only_subject_but_for_the_catalog_and_the_public_keys() -> None:
@@ -146,7 +148,8 @@ def test_the_account_is_the_only_subject_but_for_the_catalog_and_the_public_keys
     bindings = of_kind(objects, "ClusterRoleBinding")
     assert bindings.pop("halo-catalog-view")["subjects"] == [everyone]
     in_namespaces = of_kind(objects, "RoleBinding")
-    assert in_namespaces.pop("halo-receipt-keys")["subjects"] == [everyone]
+    for name in ("halo-receipt-keys", "halo-client"):
+        assert in_namespaces.pop(name)["subjects"] == [everyone]
     for binding in (*bindings.values(), *in_namespaces.values()):
         assert binding["subjects"] == [account]
 
@@ -159,6 +162,7 @@ def test_watched_namespaces_are_the_only_ones_with_rights() -> None:
         ("team-b", "halo-operator"),
         ("halo-system", "halo-operator"),
         ("halo-system", "halo-receipt-keys"),
+        ("halo-system", "halo-client"),
         ("kube-node-lease", "halo-operator-heartbeats"),
     }
     assert of_kind(objects, "ClusterRoleBinding").keys() == {"halo-operator-cluster", "halo-catalog-view"}
@@ -176,3 +180,8 @@ def test_a_given_receipt_key_is_read_and_not_written() -> None:
     assert ("", "secrets", "halo-operator-receipt-key") not in found
     assert "halo-receipt-keys" not in of_kind(objects, "Role")
     assert "halo-receipt-keys" not in of_kind(objects, "RoleBinding")
+
+
+def test_what_kubectl_halo_reads_may_be_kept_from_all() -> None:
+    objects = render({"client.readableByAll": False})
+    assert "halo-client" not in of_kind(objects, "Role").keys() | of_kind(objects, "RoleBinding").keys()
