@@ -38,6 +38,11 @@ def volume_path(uri: str, root: str = VOLUMES_FOLDER) -> str:
     return f"{root}/{uri.removeprefix('pvc://')}"
 
 
+def address(digest: str) -> str:
+    """Return the name of the folder that holds what has this digest."""
+    return digest.replace(":", "-")
+
+
 def claim_of(uri: str) -> str:
     """Return the claim of a volume uri."""
     return uri.removeprefix("pvc://").split("/", 1)[0]
@@ -105,10 +110,17 @@ class TrainPlan(ApiModel):
 
 
 class PublishPlan(ApiModel):
-    """The checkpoint whose adapter is to be published, where the pod that trained it could not do that itself."""
+    """What is to be published: the adapter that training left, or that of a checkpoint."""
 
-    checkpoint: ResumeFrom
-    output: Annotated[VolumeUri, Field(description="The folder that the adapter is written to, whole or not at all.")]
+    source: Annotated[
+        ResumeFrom, Field(description="Its step and folder, and the digest over all files of the folder.")
+    ]
+    folder: Annotated[Literal["", "adapter/"], Field(description="What of the source is published.")] = ""
+    store: Annotated[VolumeUri, Field(description="The folder that adapters lie in, each named by its digest.")]
+
+    def uri_of(self, digest: str) -> str:
+        """Return where the adapter of that digest lies."""
+        return f"{self.store}/{address(digest)}"
 
 
 class VerifyPlan(ApiModel):

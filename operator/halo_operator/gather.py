@@ -199,7 +199,7 @@ def dataset_entry(body: Object) -> DatasetEntry:
 def adapter_entry(body: Object) -> AdapterEntry:
     """Return whose an adapter is."""
     spec = read(AdapterSpec, body)
-    return AdapterEntry(body["metadata"]["name"], spec.trained_by.uid if spec.trained_by else None, spec.receipt)
+    return AdapterEntry(body["metadata"]["name"], spec.trained_by.uid if spec.trained_by else None, spec)
 
 
 def parent_entry(body: Object) -> ParentEntry:

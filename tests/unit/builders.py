@@ -14,6 +14,7 @@ from halo_api.dataset import DatasetSpec, DatasetStatus, Inspection
 from halo_api.digests import files_digest
 from halo_api.environment import EnvironmentSpec
 from halo_api.report import AdapterReport, CheckpointReport, Outcome
+from halo_api.run_file import RUN_ANNOTATION, PublishPlan, RunFile, address
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_api.workspace import WorkspaceSpec
 from halo_operator.gather import NAMED
@@ -254,6 +255,21 @@ def ended(view: PodView, outcome: Outcome, at: datetime = NOW) -> PodView:
     )
 
 
+def publisher(child: Object, outcome: Outcome | None = None, **changes: Any) -> PodView:
+    """The pod that was made to publish; it runs, or has ended so."""
+    meta = child["metadata"]
+    attempt, rank = (int(meta["labels"][label]) for label in (names.ATTEMPT_LABEL, names.RANK_LABEL))
+    ref = PodRef("team", meta["name"], f"uid-of-{meta['name']}")
+    facts = {"ref": ref, "owner_uid": meta["ownerReferences"][0]["uid"], "role": "publish", "metered": False}
+    view = running(pod(attempt, rank, **facts, image_id="publisher@sha256:2", **changes))
+    return ended(view, outcome) if outcome else view
+
+
+def run_file(child: Object) -> RunFile:
+    """What a pod is told to do."""
+    return RunFile.model_validate_json(child["metadata"]["annotations"][RUN_ANNOTATION])
+
+
 def checkpoint(step: int, attempt: int = 1) -> CheckpointReport:
     uri = f"pvc://halo-artifacts/uid-1/a{attempt}/checkpoints/step-{step}"
     return CheckpointReport(step=step, uri=uri, digest=DIGEST, at="2026-11-29T11:30:00Z")
@@ -264,6 +280,15 @@ def success(step: int = 100, attempt: int = 1) -> Outcome:
     uri = f"pvc://halo-artifacts/uid-1/a{attempt}/adapter"
     made = AdapterReport(uri=uri, digest=files_digest(files), step=step, files=files)
     return Outcome(result="Succeeded", reason="Succeeded", checkpoint=checkpoint(step, attempt), adapter=made)
+
+
+def published(plan: PublishPlan | None = None, step: int = 100) -> Outcome:
+    """What a pod leaves that published, as its plan says, the adapter that success() tells of."""
+    made = success(plan.source.step if plan else step).adapter
+    assert made
+    store = plan.store if plan else "pvc://halo-artifacts/adapters"
+    made = made.model_copy(update={"uri": f"{store}/{address(made.digest)}"})
+    return Outcome(result="Succeeded", reason="Succeeded", adapter=made)
 
 
 def failure(reason: str, message: str = "it broke", step: int | None = None, attempt: int = 1) -> Outcome:

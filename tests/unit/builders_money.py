@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from halo_api.adapter import AdapterSpec
 from halo_api.ledger import LedgerEntry, LedgerPageSpec
 from halo_api.report import Deadline, Outcome, Report
 from halo_api.run_file import CA_ANNOTATION, DEADLINE_ANNOTATION
@@ -40,7 +41,7 @@ from halo_operator.plan.world import (
     RunWorld,
     WorkspaceEntry,
 )
-from tests.unit.builders import ENVIRONMENT, NOW, catalog, gpu, seconds, spec
+from tests.unit.builders import ENVIRONMENT, NOW, catalog, gpu, published, run_file, seconds, spec
 
 # A GPU hour is 3.6 USD, so that a second is 0.001 USD.
 PRICES = [{"region": "eu", "usdPerHour": 3, "markup": 1.2}]
@@ -102,6 +103,9 @@ class Namespace:
         self.truth: dict[str, Truth] = {}
         self.reports: dict[str, Report] = {}
         self.adapters: dict[str, str] = {}
+        self.specs: dict[str, AdapterSpec] = {}
+        # Whether pods that publish run and end well as soon as they are made.
+        self.publishes = True
         self.notes: list[Note] = []
         self.asked_seconds: float | None = None
         self._ids = itertools.count(1)
@@ -139,6 +143,8 @@ class Namespace:
         for _ in range(rounds):
             before = self.snapshot()
             self.look(*self.runs)
+            if self.publishes:
+                self.publish()
             self.count()
             self.look(*self.runs)
             if self.snapshot() == before:
@@ -163,7 +169,9 @@ class Namespace:
         views = all_of(mine, self.now, signs)
         found = Catalog()
         if any(view.ended for view in views) and run.meta.name in self.adapters:
-            found = Catalog(adapter=AdapterEntry(run.meta.name, self.adapters[run.meta.name]))
+            found = Catalog(
+                adapter=AdapterEntry(run.meta.name, self.adapters[run.meta.name], self.specs[run.meta.name])
+            )
         return RunWorld(run.meta, run.spec, run.status, views, self.environment, found, self.reports.get(uid), asked)
 
     environment: Environment = ENVIRONMENT
@@ -207,8 +215,10 @@ class Namespace:
             run = replace(there)
         for child in plan.first:
             yield "first"
-            if child["kind"] == "Adapter" and self.adapters.setdefault(name, run.meta.uid) != run.meta.uid:
-                raise Conflict
+            if child["kind"] == "Adapter":
+                self.specs.setdefault(name, AdapterSpec.model_validate(child["spec"]))
+                if self.adapters.setdefault(name, run.meta.uid) != run.meta.uid:
+                    raise Conflict
         if plan.status is not None:
             yield "status"
             self.written(self.same(run), status=plan.status)
@@ -432,6 +442,13 @@ class Namespace:
         pod["status"]["phase"] = "Succeeded" if done else "Failed"
         pod["status"]["containerStatuses"][0]["state"] = {"terminated": gone}
         self.collect()
+
+    def publish(self) -> None:
+        """Pods that publish do, at once."""
+        for uid, pod in list(self.pods.items()):
+            if self.truth[uid].role == "publish" and self.truth[uid].end is None:
+                self.bind(pod)
+                self.end(pod, published(run_file(pod).publish))
 
     def lose(self, pod: Object) -> None:
         """The pod's node falls silent; after a minute its pods are asked to go, which nobody hears."""

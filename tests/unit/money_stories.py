@@ -7,8 +7,6 @@ from typing import Any
 from halo_api.conditions import Reason, condition_of
 from halo_api.ledger import LedgerEntry
 from halo_api.report import Outcome
-from halo_api.run_file import RUN_ANNOTATION, RunFile
-from halo_operator.plan.world import Object
 from tests.unit.builders import failure, seconds, success
 from tests.unit.builders_money import Namespace
 
@@ -65,10 +63,6 @@ def said(ns: Namespace, reason_: str) -> list[str]:
     return [note.message for note in ns.notes if note.reason == reason_]
 
 
-def run_file(pod: Object) -> RunFile:
-    return RunFile.model_validate_json(pod["metadata"]["annotations"][RUN_ANNOTATION])
-
-
 def only_entry(ns: Namespace) -> LedgerEntry:
     (entry,) = ns.entries()
     return entry
@@ -100,6 +94,7 @@ def left_behind(step: int | None = 40) -> Outcome:
 def publishing(**changes: Any) -> Namespace:
     """A run that was killed at its budget, and whose checkpoint waits to be published."""
     ns = training(budget=1, **changes)
+    ns.publishes = False
     after(ns, HOUR + 12)
     ns.end(ns.of("run")[0], left_behind())
     ns.settle_down()

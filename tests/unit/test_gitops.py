@@ -19,6 +19,7 @@ from halo_operator.plan.world import RunWorld
 from tests.unit.adapter_scene import Scene, found, published
 from tests.unit.builders import NOW, catalog, ended, failure, pod, running, seconds, spec, success, world
 from tests.unit.builders_book import book_world, granted, wish
+from tests.unit.test_run_plan import published_run
 
 KSTATUS = Path(__file__).resolve().parents[2] / "hack" / "kstatus"
 
@@ -62,6 +63,7 @@ def moments() -> dict[str, TrainingJobStatus]:
 
     started = replace(fresh, status=after(fresh))
     training = replace(started, pods=(running(pod()),))
+    trained = replace(training, pods=(ended(running(pod()), success()),))
     return {
         "nobody has looked yet": TrainingJobStatus(observed_generation=-1),
         "waiting for its data set": after(world(catalog=catalog(dataset=None))),
@@ -72,7 +74,8 @@ def moments() -> dict[str, TrainingJobStatus]:
         "relaunching": after(replace(training, pods=(ended(running(pod()), failure("Crashed")),))),
         "suspended": after(replace(started, spec=spec(suspend=True))),
         "failed": after(replace(training, pods=(ended(running(pod()), failure("BadRow")),))),
-        "complete": after(replace(training, pods=(ended(running(pod()), success()),))),
+        "publishing": after(trained),
+        "complete": after(published_run(trained)),
     }
 
 

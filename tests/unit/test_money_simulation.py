@@ -19,7 +19,7 @@ from halo_operator.plan.pod_view import parse_time
 from halo_operator.plan.run import is_terminal
 from halo_operator.plan.wishes import Unit
 from halo_operator.plan.world import Object
-from tests.unit.builders import checkpoint, failure, seconds, success
+from tests.unit.builders import checkpoint, failure, published, run_file, seconds, success
 from tests.unit.builders_money import Namespace, Run, Steps, Truth
 
 AHEAD = (0.0, 300.0, -300.0)
@@ -187,7 +187,8 @@ class Simulation:
         if truth.role == "trainer" and len(mates) < self.counts[truth.run]:
             return
         for pod in mates:
-            self.ns.end(pod, success(100, truth.attempt))
+            plan = run_file(pod).publish
+            self.ns.end(pod, published(plan) if plan else success(100, truth.attempt))
 
     def crash(self, a: int, b: int) -> None:
         if found := self.live(bound=True):

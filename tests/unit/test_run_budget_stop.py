@@ -9,7 +9,7 @@ from halo_api.report import Outcome
 from halo_operator.plan import names
 from halo_operator.plan.moves import RECHECK_SECONDS
 from halo_operator.plan.run import not_made, plan_run
-from tests.unit.builders import checkpoint, failure, success
+from tests.unit.builders import checkpoint, failure, published, run_file, success
 from tests.unit.money_stories import (
     HOUR,
     PUBLISH,
@@ -22,7 +22,6 @@ from tests.unit.money_stories import (
     publishing,
     reason,
     rest,
-    run_file,
     said,
     training,
     words,
@@ -101,9 +100,6 @@ def test_what_does_not_end_by_itself_is_killed_half_a_minute_after_its_time() ->
     assert [ref.uid for ref in plan.expel] == [ns.of("run")[0]["metadata"]["uid"]]
     after(ns, 10)
     ns.end(ns.of("run")[0], None, code=137)
-    ns.settle_down()
-    ns.bind(ns.of("run", "publish", 1)[0])
-    ns.end(ns.of("run", "publish", 1)[0], success())
     rest(ns)
     charged(ns, "1", "BudgetReached")
     assert only_entry(ns).overrun == "0.011112"
@@ -142,13 +138,13 @@ def test_a_trainer_that_did_not_publish_leaves_it_to_a_pod_without_gpus_that_is_
     (pod,) = ns.of("run", "publish")
     file = run_file(pod)
     assert file.publish
-    assert file.publish.checkpoint.step == 40
+    assert (file.publish.source.step, file.publish.folder) == (40, "adapter/")
     assert "nvidia.com/gpu" not in str(pod["spec"])
     assert ns.book
     assert len(ns.book.status.holds) == 1
     ns.bind(pod)
     after(ns, 600)
-    ns.end(pod, success(40))
+    ns.end(pod, published(run_file(pod).publish))
     rest(ns)
     assert reason(ns, "Complete") == "BudgetReached"
     charged(ns, "1", "BudgetReached")
@@ -171,6 +167,7 @@ def test_publishing_that_fails_is_tried_again_up_to_the_backoff_limit() -> None:
 
 def test_a_checkpoint_that_is_gone_leaves_the_adapter_to_the_one_before() -> None:
     ns = training(budget=1, backoffLimit=0)
+    ns.publishes = False
     ns.push("run", checkpoints=(checkpoint(20), checkpoint(40)))
     after(ns, HOUR + 12)
     ns.end(ns.of("run")[0], left_behind())
@@ -182,7 +179,7 @@ def test_a_checkpoint_that_is_gone_leaves_the_adapter_to_the_one_before() -> Non
     (_, pod) = ns.of("run", "publish")
     publish = run_file(pod).publish
     assert publish
-    assert publish.checkpoint.step == 20
+    assert publish.source.step == 20
     ns.bind(pod)
     rest(ns)
     assert words(ns) == "its budget is reached; the checkpoint of step 20 is published"
@@ -216,7 +213,7 @@ def test_a_publish_pod_that_a_quota_refuses_is_tried_again_without_a_word() -> N
     rest(ns)
     (pod,) = ns.of("run", "publish")
     ns.bind(pod)
-    ns.end(pod, success(40))
+    ns.end(pod, published(run_file(pod).publish))
     rest(ns)
     assert reason(ns, "Complete") == "BudgetReached"
 
@@ -242,10 +239,6 @@ def test_a_run_whose_node_is_lost_with_too_little_left_to_go_on_is_published(bac
     after(ns, 60)
     ns.delete_pod(pod["metadata"]["uid"])
     after(ns, 200)
-    ns.settle_down()
-    (made,) = [p for p in ns.pods.values() if p["metadata"]["labels"]["halo.training/role"] == "publish"]
-    ns.bind(made)
-    ns.end(made, success(40))
     rest(ns)
     assert reason(ns, "Complete") == "BudgetReached"
     charged(ns, "0.994445", "BudgetReached")
@@ -269,6 +262,7 @@ def test_a_node_that_is_lost_early_leaves_the_rest_of_the_budget_to_the_next_att
 
 def test_a_raise_before_the_checkpoint_of_a_run_at_its_budget_is_published_starts_nothing_beside_it() -> None:
     ns = training(budget=1)
+    ns.publishes = False
     ns.push("run", checkpoints=(checkpoint(40),))
     after(ns, HOUR - 20)
     ns.edit("run", suspend=True)
@@ -282,7 +276,7 @@ def test_a_raise_before_the_checkpoint_of_a_run_at_its_budget_is_published_start
     rest(ns)
     assert ns.of("run") == []
     ns.bind(publisher)
-    ns.end(publisher, success(41))
+    ns.end(publisher, published(run_file(publisher).publish))
     rest(ns)
     assert reason(ns, "Complete") == "BudgetReached"
     charged(ns, "0.994445", "BudgetReached")

@@ -14,7 +14,7 @@ from halo_operator.plan.run import plan_run
 from halo_operator.plan.world import PodView, RunWorld
 from tests.unit.builders import NOW, ended, failure, gpu, pod, running, seconds, spec, success, world
 from tests.unit.builders import catalog as catalogue
-from tests.unit.test_run_plan import GpuEntry, started, state
+from tests.unit.test_run_plan import GpuEntry, published_run, started, state
 
 HOUR = seconds(3600)
 WHY = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
@@ -63,6 +63,7 @@ def test_an_operator_that_knows_no_report_does_not_take_back_that_the_work_is_do
 @pytest.mark.parametrize("outcome", [success(), failure("BadRow")], ids=["succeeded", "failed"])
 def test_a_run_that_is_over_still_says_that_it_saw_a_change(outcome: object) -> None:
     over = replace(started(), pods=(ended(running(pod()), outcome),))  # type: ignore[arg-type]
+    over = published_run(over) if outcome.result == "Succeeded" else over  # type: ignore[attr-defined]
     status = planned(over)
     over = replace(over, status=status)
     assert plan_run(over, NOW).status is None

@@ -137,6 +137,8 @@ def test_a_run_that_is_deleted_in_the_moment_of_its_end_is_charged_for_how_it_en
     after(ns, HOUR)
     ns.end(ns.of("run")[0], success())
     ns.look("run")
+    ns.publish()
+    ns.look("run")
     charged(deleted(ns), "1", "Succeeded")
 
 

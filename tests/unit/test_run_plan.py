@@ -9,7 +9,6 @@ import pytest
 
 from halo_api.conditions import condition_of, is_true
 from halo_api.report import CheckpointReport, ProgressReport, Report
-from halo_api.run_file import RUN_ANNOTATION, RunFile
 from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan.pod_view import LOST_AFTER_SECONDS
 from halo_operator.plan.run import plan_run
@@ -22,6 +21,9 @@ from tests.unit.builders import (
     failure,
     gpu,
     pod,
+    published,
+    publisher,
+    run_file,
     running,
     seconds,
     spec,
@@ -44,8 +46,12 @@ def started(**changes: Any) -> RunWorld:
     return replace(before, status=plan.status)
 
 
-def run_file(child: dict[str, Any]) -> RunFile:
-    return RunFile.model_validate_json(child["metadata"]["annotations"][RUN_ANNOTATION])
+def published_run(at: RunWorld) -> RunWorld:
+    """The run whose attempt has ended well, once the pod that publishes has, too."""
+    plan = plan_run(at, NOW)
+    assert plan.status
+    (made,) = plan.create
+    return replace(at, status=plan.status, pods=(*at.pods, publisher(made, published(run_file(made).publish))))
 
 
 def test_an_accepted_run_is_frozen_and_its_attempt_is_in_the_status_before_its_pod_exists() -> None:
@@ -113,12 +119,16 @@ def test_progress_alone_waits_for_ten_seconds_and_a_checkpoint_does_not() -> Non
     assert [note.reason for note in third.notes] == ["CheckpointSaved"]
 
 
-def test_a_finished_attempt_publishes_its_adapter_before_the_status_says_so() -> None:
-    plan = plan_run(replace(started(), pods=(ended(running(pod()), success()),)), NOW)
+def test_a_finished_attempt_is_closed_and_its_adapter_published_before_the_status_says_so() -> None:
+    at = replace(started(), pods=(ended(running(pod()), success()),))
+    plan = plan_run(at, NOW)
     assert plan.status
-    assert [child["kind"] for child in plan.first] == ["Adapter"]
-    assert (state(plan.status), is_true(plan.status.conditions, "Complete")) == ("Succeeded", True)
-    assert len(plan.release) == 1
+    assert plan.status.trained
+    assert (state(plan.status), plan.first, len(plan.release), len(plan.create)) == ("Publishing", (), 1, 1)
+    over = plan_run(published_run(at), NOW)
+    assert over.status
+    assert [child["kind"] for child in over.first] == ["Adapter"]
+    assert (state(over.status), is_true(over.status.conditions, "Complete")) == ("Succeeded", True)
 
 
 def test_an_attempt_keeps_how_long_each_phase_took_and_they_add_up_to_its_time() -> None:

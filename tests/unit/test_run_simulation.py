@@ -8,12 +8,14 @@ from datetime import datetime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from halo_api.adapter import AdapterSpec
 from halo_api.conditions import is_true
 from halo_api.report import Outcome, Report
+from halo_api.run_file import PublishPlan
 from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan import names
 from halo_operator.plan.run import is_terminal, plan_run
-from halo_operator.plan.world import GpuEntry, PodView, RunWorld
+from halo_operator.plan.world import AdapterEntry, GpuEntry, PodView, RunWorld
 from tests.unit.builders import (
     NOW,
     catalog,
@@ -22,6 +24,9 @@ from tests.unit.builders import (
     failure,
     gpu,
     pod,
+    published,
+    publisher,
+    run_file,
     running,
     seconds,
     spec,
@@ -42,6 +47,8 @@ class Simulation:
         self.report: Report | None = None
         self.ever: set[tuple[int, int]] = set()
         self.adapters = 0
+        self.adapter: AdapterSpec
+        self.plans: dict[str, PublishPlan | None] = {}
 
     @property
     def status(self) -> TrainingJobStatus:
@@ -50,8 +57,11 @@ class Simulation:
     def reconcile(self, crash_after: int = 99) -> None:
         """Plan and carry out at most `crash_after` of the plan's writes, in the operator's order."""
         before = self.status
+        found = AdapterEntry("run", "uid-1", self.adapter) if self.adapters else None
+        self.world = replace(self.world, catalog=replace(self.world.catalog, adapter=found))
         plan = plan_run(self.world, self.now)
-        writes: list = [(self._adapter, child) for child in plan.first]
+        assert bool(plan.statement) == any(child["kind"] == "Adapter" for child in plan.first), "each has its receipt"
+        writes: list = [(self._first, child) for child in plan.first]
         writes += [(self._status, plan.status)] if plan.status else []
         writes += [(self._delete, ref) for ref in plan.delete]
         writes += [(self._release, ref) for ref in plan.release]
@@ -64,9 +74,11 @@ class Simulation:
         live = [p for p in self.world.pods if not p.ended]
         if is_terminal(before):
             assert self.status.conditions == before.conditions, "terminal is final"
-        assert len({(p.attempt, p.rank) for p in self.world.pods}) == len(self.world.pods), (
+        assert len({(p.role, p.attempt, p.rank) for p in self.world.pods}) == len(self.world.pods), (
             "never two trainers of one attempt and rank"
         )
+        assert len([p for p in live if p.role == "publish"]) <= 1, "never two that publish"
+        assert self.adapters <= 1, "never two Adapters of one run"
         assert (self.status.attempt or 0) >= (before.attempt or 0), "attempts only grow"
         kept = {c.step for c in before.checkpoints[-1:]}
         assert kept <= {c.step for c in self.status.checkpoints} or self.world.spec.backoff_limit, (
@@ -77,15 +89,25 @@ class Simulation:
         )
         if is_true(self.status.conditions, "Complete"):
             assert self.adapters, "complete means that the adapter is there"
+            assert self.status.adapter
+            assert self.status.adapter.digest == self.adapter.digest
 
-    def _adapter(self, child: dict) -> None:
-        self.adapters += child["kind"] == "Adapter"
+    def _first(self, child: dict) -> None:
+        if child["kind"] == "Adapter":
+            self.adapters += 1
+            self.adapter = AdapterSpec.model_validate(child["spec"])
 
     def _status(self, status: TrainingJobStatus) -> None:
         self.world = replace(self.world, status=status)
 
     def _create(self, child: dict) -> None:
         labels = child["metadata"]["labels"]
+        if labels[names.ROLE_LABEL] == "publish":
+            view = replace(publisher(child), running=False, bound_at=None, created_at=self.now)
+            self.plans[view.ref.uid] = run_file(child).publish
+            if all(p.ref.uid != view.ref.uid for p in self.world.pods):
+                self.world = replace(self.world, pods=(*self.world.pods, view))
+            return
         attempt, rank = int(labels[names.ATTEMPT_LABEL]), int(labels[names.RANK_LABEL])
         assert (attempt, rank) not in self.ever, "a pod of an attempt is made once"
         self.ever.add((attempt, rank))
@@ -116,6 +138,9 @@ class Simulation:
         match action:
             case "run" if target:
                 self._change(target.ref.uid, lambda p: running(p, self.now))
+            case "succeed" | "spoil" if target and target.role == "publish":
+                corrupt = failure("CheckpointCorrupt")
+                self._end(target, corrupt if action == "spoil" else published(self.plans[target.ref.uid]))
             case "succeed" if target and target.running and target.attempt == self.status.attempt:
                 self._end(target, success(STEPS, target.attempt))
             case "crash" if target:
@@ -125,6 +150,8 @@ class Simulation:
             case "evict" if target:
                 self._change(target.ref.uid, lambda p: replace(p, deleting_since=self.now))
                 self._end(target, failure("Interrupted", step=step, attempt=target.attempt))
+            case "delete":
+                self.world = replace(self.world, pods=tuple(p for p in self.world.pods if p.metered or not p.ended))
             case "report" if self.status.attempt:
                 found = Report(
                     run_uid="uid-1", attempt=self.status.attempt, checkpoints=(checkpoint(step, self.status.attempt),)
@@ -145,7 +172,9 @@ class Simulation:
 
 
 ACTIONS = st.tuples(
-    st.sampled_from(["run", "run", "succeed", "crash", "oom", "evict", "report", "suspend", "resume", "nothing"]),
+    st.sampled_from(
+        ["run", "run", "succeed", "spoil", "delete", "crash", "oom", "evict", "report", "suspend", "resume", "nothing"]
+    ),
     st.integers(0, 3),
     st.integers(1, STEPS),
     st.integers(0, 4),

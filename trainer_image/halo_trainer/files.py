@@ -42,18 +42,19 @@ def replace_file(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def whole_folder(path: Path, writer: str = "") -> Iterator[Path]:
     """Yield a temporary folder that becomes `path` at the end, in one step; after an error nothing of it is left.
 
-    A full volume is told as what it is, and what lay at `path` and beside it stays as it was.
+    A full volume is told as what it is, and what lay at `path` and beside it stays as it was. Where several may write the
+    same `path` at once, each names itself, so that none touches what another has not finished.
     """
-    temporary = path.with_name(f".{path.name}.partial")
+    temporary, old = (path.with_name(f".{path.name}{writer}.{what}") for what in ("partial", "old"))
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         yield temporary
         _settle(temporary)
-        _rename(temporary, path)
+        _rename(temporary, path, old)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError) and is_disk_full(error):
@@ -65,21 +66,21 @@ def _settle(folder: Path) -> None:
     """Have every folder entry on the disk; the files were synced as they were written."""
     for inner, _, _ in os.walk(folder, topdown=False):
         os.chmod(inner, FOLDER_MODE)
-        _sync_folder(Path(inner))
+        sync_folder(Path(inner))
 
 
-def _rename(temporary: Path, path: Path) -> None:
-    old = path.with_name(f".{path.name}.old")
+def _rename(temporary: Path, path: Path, old: Path) -> None:
     if path.exists():
-        # A folder can't replace one that is not empty; this happens only when the same attempt is run again by hand.
+        # A folder can't replace one that is not empty; what is there is damaged, or of the same attempt, run again by hand.
         shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
     temporary.rename(path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Have a folder's entries on the disk before returning."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

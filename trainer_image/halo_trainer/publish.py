@@ -1,4 +1,5 @@
-"""`publish`: the adapter of a checkpoint is copied to its place: by a pod of its own, or at the end of the budget.
+"""`publish`: an adapter is brought to where published ones lie, by a pod of its own; or, at the end of the budget, to where
+training would have left it.
 
 A checkpoint's `adapter/` is a folder like the published one, so that this needs neither torch nor a GPU.
 """
@@ -7,29 +8,42 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from halo_api.adapter import AdapterFile
 from halo_api.conditions import Reason
 from halo_api.digests import files_digest
 from halo_api.report import AdapterReport, CheckpointReport, Outcome
-from halo_api.run_file import ResumeFrom, RunFile, TrainPlan, volume_path
+from halo_api.run_file import PublishPlan, ResumeFrom, RunFile, TrainPlan, volume_path
 from halo_trainer.checkpoints.digest import check_checkpoint, corrupt, folder_files
 from halo_trainer.failures import RunFailure
-from halo_trainer.files import copy_durably, whole_folder
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.reporting import Reporting
+from halo_trainer.store import Changed, FolderStore, Store, copy_whole
 
 FOLDER = "adapter/"
 
 
 def publish(run: RunFile, volumes: str, report: Reporting) -> Outcome:
-    """Publish the checkpoint that the run file names."""
+    """Publish what the run file names."""
     plan = run.publish
     if plan is None:
         raise RunFailure(Reason.INVALID_SPEC, "the run file has no publish plan; the operator writes it")
     report.phase("Finishing")
     with report.spending("publish"):
-        adapter = publish_checkpoint(plan.checkpoint, plan.output, volumes)
+        adapter = stored(plan, FolderStore(plan, volumes, run.run.uid), volumes)
     message = f"the adapter of step {adapter.step} is at {adapter.uri}"
     return Outcome(result="Succeeded", reason=Reason.SUCCEEDED, message=message, adapter=adapter)
+
+
+def stored(plan: PublishPlan, store: Store, volumes: str) -> AdapterReport:
+    """Have the store take an adapter whose bytes are still those that training left."""
+    source = Path(volume_path(plan.source.uri, volumes))
+    what = "checkpoint" if plan.folder else "adapter"
+    files = adapter_files(source, plan.source, plan.folder, what)
+    try:
+        uri = store.put(files, source / plan.folder)
+    except Changed as changed:
+        raise corrupt(plan.source, f"{changed} after the check", what) from None
+    return AdapterReport(uri=uri, digest=files_digest(files), step=plan.source.step, files=files)
 
 
 def publish_at_budget(run: RunFile, volumes: str, report: Reporting, ranks: Ranks) -> Outcome:
@@ -64,19 +78,24 @@ def publish_checkpoint(checkpoint: ResumeFrom | CheckpointReport, output: str, v
     """Copy the adapter of a checkpoint to `output`, whole or not at all; one that is there already stays."""
     source = Path(volume_path(checkpoint.uri, volumes))
     target = Path(volume_path(output, volumes))
-    checked = check_checkpoint(source, checkpoint)
+    files = adapter_files(source, checkpoint, FOLDER)
+    if folder_files(target) != files:
+        try:
+            copy_whole(files, source / FOLDER, target)
+        except Changed as changed:
+            raise corrupt(checkpoint, f"{FOLDER} with {changed} after the check") from None
+    return AdapterReport(uri=output, digest=files_digest(files), step=checkpoint.step, files=files)
+
+
+def adapter_files(
+    source: Path, checkpoint: ResumeFrom | CheckpointReport, folder: str, what: str = "checkpoint"
+) -> tuple[AdapterFile, ...]:
+    """Return the adapter's files in a folder whose every byte is as it was reported."""
     files = tuple(
-        file.model_copy(update={"path": file.path.removeprefix(FOLDER)})
-        for file in checked
-        if file.path.startswith(FOLDER)
+        file.model_copy(update={"path": file.path.removeprefix(folder)})
+        for file in check_checkpoint(source, checkpoint, what)
+        if file.path.startswith(folder)
     )
     if not files:
-        raise corrupt(checkpoint, f"no {FOLDER}")
-    if folder_files(target) != files:
-        with whole_folder(target) as partial:
-            for file in files:
-                copy_durably(source / FOLDER / file.path, partial / file.path)
-            # The bytes were read twice, and only the first time against the digest.
-            if (copied := folder_files(partial)) != files:
-                raise corrupt(checkpoint, f"{FOLDER} with {files_digest(copied)} after the check")
-    return AdapterReport(uri=output, digest=files_digest(files), step=checkpoint.step, files=files)
+        raise corrupt(checkpoint, f"no {folder}", what)
+    return files

@@ -17,6 +17,9 @@ METERED_FINALIZER = "halo.training/metered"
 # On a run while its hold is open, and on a Workspace while it has anything that is in no LedgerPage.
 HOLD_FINALIZER = "halo.training/hold"
 
+# The folder, below a claim, that published adapters lie in.
+ADAPTERS = "adapters"
+
 LONGEST_LABEL = 63
 
 
@@ -48,7 +51,7 @@ def inspect_pod(owner: str, uid: str, base_model: str, revision: str, attempt: i
 
 
 def publish_pod(owner: str, uid: str, attempt: int, number: int) -> str:
-    """Return the name of a pod that publishes the checkpoint which an attempt left."""
+    """Return the name of a pod that publishes what an attempt left."""
     return child(owner, f"publish-{number}-a{attempt}", uid, "publish", str(number), str(attempt))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Literal
 
 from halo_api.catalog import BaseModelSpec
 from halo_api.report import Deadline
@@ -132,15 +133,21 @@ def parent_plan(parent: FrozenParent) -> ParentPlan:
     return ParentPlan(name=parent.name, uri=parent.uri, digest=parent.digest, files=parent.files)
 
 
-def publish_pod(meta: Meta, frozen: Frozen, resume: ResumeFrom, attempt: int, number: int, env: Environment) -> Object:
-    """Return the pod that makes an adapter of a checkpoint; it needs no GPU, and is not billed."""
+def publish_pod(
+    meta: Meta,
+    frozen: Frozen,
+    source: ResumeFrom,
+    folder: Literal["", "adapter/"],
+    attempt: int,
+    number: int,
+    env: Environment,
+) -> Object:
+    """Return the pod that brings an adapter to its place; it needs no GPU, and is not billed."""
     run_file = RunFile(
         role="publish",
         run=RunIdentity(kind="TrainingJob", namespace=meta.namespace, name=meta.name, uid=meta.uid, attempt=attempt),
         base=BaseRef(**frozen.base.model_dump()),
-        publish=PublishPlan(
-            checkpoint=resume, output=f"pvc://{frozen.artifacts_claim}/{names.run_folder(meta.uid, attempt)}/adapter"
-        ),
+        publish=PublishPlan(source=source, folder=folder, store=adapters_uri(frozen)),
         reporting=None,
         grace_seconds=5.0,
     )
@@ -161,6 +168,11 @@ def publish_pod(meta: Meta, frozen: Frozen, resume: ResumeFrom, attempt: int, nu
         metered=False,
         extra={},
     )
+
+
+def adapters_uri(frozen: Frozen) -> str:
+    """Return the folder that the adapters of a claim lie in."""
+    return f"pvc://{frozen.artifacts_claim}/{names.ADAPTERS}"
 
 
 def inspect_pod(world: DatasetWorld, base_name: str, base: BaseModelSpec, attempt: int) -> Object:

@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 from halo_api.estimate import PhaseName
 from halo_api.report import CheckpointReport, Report
-from halo_api.retention import kept_steps
 from halo_api.run_file import ResumeFrom
 from halo_api.run_status import AttemptRecord, Checkpoint, MeasuredPhase, Progress, Usage
 from halo_api.training_job import TrainingJobStatus
@@ -18,6 +17,7 @@ from halo_operator.plan.conditions import stamp
 from halo_operator.plan.pod_view import parse_time
 
 KEPT = 10
+MOST_IMAGES = 8
 # Progress alone is written no more often than this; what people act on is written at once.
 PROGRESS_SECONDS = 10.0
 
@@ -43,6 +43,14 @@ def with_report(status: TrainingJobStatus, report: Report | None, now: datetime)
     return status.model_copy(update={"progress": progress})
 
 
+def arrived(status: TrainingJobStatus, step: int, steps: int, now: datetime) -> TrainingJobStatus:
+    """Return the status of a run that goes no further than this step."""
+    if status.progress is None:
+        return status
+    facts = {"step": step, "percent": 100 * step // steps, "remaining_seconds": 0, "updated_at": stamp(now)}
+    return status.model_copy(update={"progress": status.progress.model_copy(update=facts)})
+
+
 def _same_step(progress: Progress | None, step: int) -> bool:
     return progress is not None and progress.step == step
 
@@ -53,10 +61,7 @@ def rounded(value: float | None) -> float | None:
 
 
 def with_checkpoints(status: TrainingJobStatus, found: Iterable[CheckpointReport | None]) -> TrainingJobStatus:
-    """Return the status with those of these checkpoints of the current attempt, and of its own, that are kept.
-
-    One that is known already changes nothing. Trainers delete what a status has left out: nothing else may add one.
-    """
+    """Return the status with these checkpoints of the current attempt; one that is known already changes nothing."""
     attempt = status.attempt or 1
     by_step = {checkpoint.step: checkpoint for checkpoint in status.checkpoints}
     for new in found:
@@ -65,8 +70,7 @@ def with_checkpoints(status: TrainingJobStatus, found: Iterable[CheckpointReport
         by_step[new.step] = Checkpoint(
             step=new.step, attempt=attempt, uri=new.uri, digest=new.digest, loss=rounded(new.loss), at=new.at
         )
-    steps = kept_steps({checkpoint.step: checkpoint.loss for checkpoint in by_step.values()})
-    kept = [by_step[step] for step in sorted(steps)]
+    kept = sorted(by_step.values(), key=lambda checkpoint: checkpoint.step)[-KEPT:]
     return status if kept == status.checkpoints else status.model_copy(update={"checkpoints": kept})
 
 
@@ -106,10 +110,16 @@ def with_record(
         message=(message[:1000] or None) if message is not None else old.message,
         gpu_seconds=old.gpu_seconds,
         phases=measured(attempt) or old.phases,
+        images=with_images(old.images, attempt) if reason else old.images,
     )
     others = [r for r in status.attempts if r.attempt != attempt.number]
     records = sorted([*others, record], key=lambda r: r.attempt)[-KEPT:]
     return status if records == status.attempts else status.model_copy(update={"attempts": records})
+
+
+def with_images(known: Iterable[str], attempt: Attempt) -> list[str]:
+    """Return the images that are known of an attempt, and those that its pods show."""
+    return sorted({*known, *(pod.image_id for pod in attempt.pods if pod.image_id)})[:MOST_IMAGES]
 
 
 def _finished(

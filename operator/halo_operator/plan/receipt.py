@@ -33,7 +33,7 @@ from halo_api.receipt import (
 from halo_api.run_status import Frozen, ReceiptRef
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_operator.plan.conditions import stamp
-from halo_operator.plan.world import Meta, Object, Plan
+from halo_operator.plan.world import Meta, Object, Plan, PodView
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,15 @@ def with_receipt(plan: Plan[TrainingJobStatus], envelope: bytes) -> Plan[Trainin
         first.append(child)
     status = plan.status.model_copy(update={"receipt": ref}) if plan.status else None
     return replace(plan, first=tuple(first), status=status, statement=None)
+
+
+def images_of(status: TrainingJobStatus, pods: Iterable[PodView]) -> dict[str, set[str]]:
+    """Return by role what the run's pods ran, as their nodes resolved it: those of attempts before, and those still there."""
+    found: dict[str, set[str]] = {"trainer": {image for record in status.attempts for image in record.images}}
+    for pod in pods:
+        if pod.image_id:
+            found.setdefault(pod.role, set()).add(pod.image_id)
+    return {role: images for role, images in found.items() if images}
 
 
 def _recipe(name: str, frozen: Frozen) -> ResolvedRecipe:

@@ -1,4 +1,4 @@
-"""Plans a TrainingJob's next move: admit it, start it, follow it; `endings.py` has what comes after."""
+"""Plans a TrainingJob's next move: admit it, start its attempts, follow them to their end and the adapter to its place."""
 
 from __future__ import annotations
 
@@ -9,21 +9,12 @@ from halo_api.conditions import ConditionType, Reason, condition_of, is_true
 from halo_api.report import Outcome
 from halo_api.run_status import Frozen, Topology
 from halo_api.training_job import TrainingJobStatus
-from halo_operator.plan import claim, conditions, pods, progress, stopping
+from halo_operator.plan import claim, conditions, pods, progress, publishing, stopping
 from halo_operator.plan.admission import first_refusal
 from halo_operator.plan.attempts import Attempt, attempt_of
 from halo_operator.plan.budget import quote_of
 from halo_operator.plan.conditions import Facts
-from halo_operator.plan.endings import (
-    at_budget,
-    give_back,
-    over,
-    pause,
-    publish,
-    relaunch_or_fail,
-    seconds_to_relaunch,
-    wind_up,
-)
+from halo_operator.plan.endings import out_of_budget, pause, relaunch_or_fail, seconds_to_relaunch, wind_up
 from halo_operator.plan.freeze import freeze
 from halo_operator.plan.metering import metered
 from halo_operator.plan.money_moves import kept, leave, raised, reserve, settle
@@ -33,12 +24,10 @@ from halo_operator.plan.pod_view import seconds_until_lost
 from halo_operator.plan.quote import quote_lines
 from halo_operator.plan.refusal import Refusal
 from halo_operator.plan.topology import layout_of
-from halo_operator.plan.world import CaUpdate, DeadlineUpdate, Note, Plan, PodView, RunWorld
+from halo_operator.plan.watching import SLOW_START_SECONDS, watch
+from halo_operator.plan.world import Note, Plan, PodView, RunWorld
 
 T = ConditionType
-
-# A pod that is bound but not running for this long is worth a status of its own.
-SLOW_START_SECONDS = 5.0
 
 
 def plan_run(world: RunWorld, now: datetime) -> RunPlan:
@@ -164,7 +153,8 @@ def launch(
 def not_made(world: RunWorld, message: str, now: datetime) -> RunPlan:
     """Say what refused a pod: a quota or a policy, which may change, so that it is tried again."""
     status = world.status.model_copy(update={"waiting": message})
-    facts = conditions.working(Reason.QUEUED, message, {T.SCHEDULED: ("False", Reason.POD_REJECTED, message)})
+    doing = Reason.PUBLISHING if publishing.is_over(status) else Reason.QUEUED
+    facts = conditions.working(doing, message, {T.SCHEDULED: ("False", Reason.POD_REJECTED, message)})
     plan = state(world, status, facts, now, Note("Warning", Reason.POD_REJECTED, message))
     return replace(plan, requeue_after=RECHECK_SECONDS)
 
@@ -177,7 +167,8 @@ def follow(world: RunWorld, frozen: Frozen, now: datetime) -> RunPlan:
     old = clear(p for p in world.pods if p.attempt != attempt.number)
     status = progress.with_record(status, attempt, *said(world, attempt)) if attempt.pods else status
     status = metered(status, attempt, world.spec.gpu.count)
-    status, asked = raised(world, status)
+    # A raise that comes while the adapter is being published comes too late.
+    status, asked = (status, Plan()) if publishing.is_over(status) else raised(world, status)
     plan = go_on(world, status, frozen, attempt, now)
     if plan.status is None and (status.hold, status.conditions) != (world.status.hold, world.status.conditions):
         # Nothing else is to be said, but what is held, or why not, is.
@@ -187,11 +178,15 @@ def follow(world: RunWorld, frozen: Frozen, now: datetime) -> RunPlan:
 
 def go_on(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attempt: Attempt, now: datetime) -> RunPlan:
     """Return the move that the state of the attempt's pods asks for."""
+    left = publishing.left_by(attempt)
+    if left and status.trained is None:
+        status = publishing.closed(world, status, attempt, left, now)
+    if publishing.is_over(status):
+        return publishing.publish(world, status, frozen, attempt, now)
     if attempt.success:
-        return publish(world, status, frozen, attempt, attempt.success, now)
-    if is_out_of_budget(status, attempt.number):
-        status = progress.with_checkpoints(status, (p.outcome.checkpoint for p in attempt.pods if p.outcome))
-        return at_budget(world, status, frozen, attempt, now)
+        words = "the trainer ended well but left no adapter, or one whose digest is not that of its files"
+        none = Outcome(result="Failed", reason=Reason.CRASHED, message=words)
+        return relaunch_or_fail(world, status, attempt, none, now)
     if attempt.failure:
         return wind_up(world, status, attempt, attempt.failure, now)
     if world.spec.suspend:
@@ -205,10 +200,8 @@ def go_on(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attempt: A
         still_held = any(not p.ended for p in world.pods if p.attempt != attempt.number)
         if wait > 0 or still_held:
             return Plan(requeue_after=wait if wait > 0 else None)
-        # A raise that comes while the checkpoint is being published comes too late.
-        publishing = any(p.role == "publish" for p in world.pods)
-        if not attempt.pods and (publishing or not stopping.can_go_on(world.spec, status)):
-            return at_budget(world, status, frozen, attempt, now)
+        if not attempt.pods and not stopping.can_go_on(world.spec, status):
+            return out_of_budget(world, status, attempt, "it was not started again", now)
         return launch(world, status, frozen, now)
     return watch(world, status, attempt, now)
 
@@ -219,117 +212,6 @@ def said(world: RunWorld, attempt: Attempt) -> tuple[str, str] | tuple[()]:
     if report is None or report.attempt != attempt.number or report.outcome is None:
         return ()
     return report.outcome.reason, report.outcome.message
-
-
-def watch(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: datetime) -> RunPlan:
-    """Follow an attempt that neither failed nor finished, and keep its pods' deadline and authorities up to date."""
-    plan = replace(doing(world, status, attempt, now), update=updates(world, status, attempt))
-    limit, bound_at = stopping.limit_of(world.spec, status), attempt.bound_at
-    if limit is None or bound_at is None:
-        return plan
-    overdue = (limit.overdue_at(bound_at) - now).total_seconds()
-    if overdue <= 0:
-        late = tuple(p.ref for p in attempt.pods if not p.ended)
-        return replace(plan, expel=late, requeue_after=RECHECK_SECONDS)
-    stop = (limit.stop_at(bound_at) - now).total_seconds()
-    return merged(plan, Plan(requeue_after=stop if stop > 0 else overdue))
-
-
-def updates(world: RunWorld, status: TrainingJobStatus, attempt: Attempt) -> tuple[CaUpdate | DeadlineUpdate, ...]:
-    """Return what the attempt's pods must learn: another CA, or a deadline that moved."""
-    found: list[CaUpdate | DeadlineUpdate] = []
-    for pod in attempt.pods:
-        if pod.ended:
-            continue
-        if pod.ca != world.environment.ca_bundle:
-            found.append(CaUpdate(pod.ref, world.environment.ca_bundle))
-        deadline = stopping.deadline_of(world.spec, status, attempt, pod)
-        if deadline.remaining_seconds is None:
-            continue
-        if pod.deadline is None or deadline.sequence > pod.deadline.sequence:
-            found.append(DeadlineUpdate(pod.ref, deadline))
-    return tuple(found)
-
-
-def doing(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: datetime) -> RunPlan:
-    """Say what the attempt is doing."""
-    blocked = attempt.blocked
-    if blocked and blocked.blocked:
-        return held_up(world, status, attempt, blocked, now)
-    status = status.model_copy(update={"waiting": None})
-    placed: Facts = {T.SCHEDULED: ("True", Reason.PODS_BOUND, f"attempt {attempt.number} is on its nodes")}
-    running: Facts = {**placed, T.RUNNING: ("True", Reason.TRAINING, f"attempt {attempt.number} is training")}
-    record = progress.record_of(status, attempt.number)
-    if record and record.reason:
-        done = record.reason in (Reason.SUCCEEDED, Reason.BUDGET_REACHED)
-        how = {Reason.SUCCEEDED: "trained to the end", Reason.BUDGET_REACHED: "trained until its budget was reached"}
-        words = f"attempt {attempt.number} has {how.get(Reason(record.reason), f'ended ({record.reason})')}; waiting for its pods to end"
-        facts = conditions.working(Reason.PUBLISHING if done else Reason.RUNNING, words, running)
-        return state(world, status, facts, now)
-    if is_stopping(world, status, attempt, now):
-        resume = progress.resume_from(status)
-        words = "its budget is reached; " + (
-            f"it publishes the checkpoint of step {resume.step}" if resume else "it stops"
-        )
-        facts = conditions.working(Reason.PUBLISHING, words, running)
-        return state(world, status, facts, now, Note("Normal", Reason.BUDGET_REACHED, words))
-    if attempt.running:
-        words = f"attempt {attempt.number} is training"
-        return state(world, status, conditions.working(Reason.RUNNING, words, running), now)
-    # The wait for a node is not a slow start.
-    age = (now - attempt.bound_at).total_seconds() if attempt.bound_at else 0.0
-    limit = world.environment.start_timeout_seconds
-    if age < SLOW_START_SECONDS:
-        return Plan(requeue_after=SLOW_START_SECONDS)
-    if age > limit:
-        words = f"its pods were on their nodes but did not run within {limit} s (kubectl describe pod {attempt.pods[0].ref.name})"
-        late = Outcome(result="Failed", reason=Reason.NOT_STARTED, message=words)
-        return relaunch_or_fail(world, status, attempt, late, now)
-    facts = conditions.working(Reason.STARTING, f"attempt {attempt.number} is starting on its nodes", placed)
-    return replace(state(world, status, facts, now), requeue_after=limit - age + 1)
-
-
-def is_stopping(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: datetime) -> bool:
-    """Whether the attempt's time to train is over."""
-    limit = stopping.limit_of(world.spec, status)
-    return limit is not None and attempt.bound_at is not None and now >= limit.stop_at(attempt.bound_at)
-
-
-def is_out_of_budget(status: TrainingJobStatus, number: int) -> bool:
-    """Whether the attempt has ended at the budget and left it to the operator to publish its checkpoint."""
-    record = progress.record_of(status, number)
-    return record is not None and record.reason == Reason.BUDGET_REACHED and record.finished_at is not None
-
-
-def held_up(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, pod: PodView, now: datetime) -> RunPlan:
-    """Say why a pod can't start; give up, or give GPUs back, when it takes too long."""
-    words = f"pod {pod.ref.name}: {pod.blocked}"
-    limit = world.environment.start_timeout_seconds
-    # Pods may wait for their nodes as long as they like; what is limited is how long GPUs are held and do nothing.
-    placed = [p.bound_at for p in attempt.pods if p.bound_at]
-    age = (now - min(placed, default=pod.created_at)).total_seconds()
-    queued = pod.blocked_reason == "Unschedulable"
-    half_placed = queued and bool(placed)
-    if age > limit and not queued:
-        return over(
-            world,
-            status,
-            attempt,
-            Reason(pod.blocked_reason or Reason.POD_REJECTED),
-            f"{words}; gave up after {limit} s",
-            now,
-        )
-    if age > limit and half_placed:
-        return give_back(world, status, attempt, now)
-    reason = Reason.UNSCHEDULABLE if queued else Reason(pod.blocked_reason or Reason.POD_REJECTED)
-    status = status.model_copy(update={"waiting": words})
-    facts = conditions.working(
-        Reason.QUEUED if queued else Reason.STARTING,
-        words,
-        {T.SCHEDULED: ("False" if queued else "True", reason, words)},
-    )
-    plan = state(world, status, facts, now, Note("Warning", reason, words))
-    return replace(plan, requeue_after=max(limit - age, 1.0) if not queued or half_placed else RECHECK_SECONDS)
 
 
 def _had_started(status: TrainingJobStatus, number: int) -> bool:

@@ -14,7 +14,6 @@ from halo_api.dataset import DatasetSpec, DatasetStatus
 from halo_api.environment import EnvironmentSpec, EnvironmentStatus
 from halo_api.recipe import RecipeSpec
 from halo_api.report import Deadline, Outcome, Report
-from halo_api.run_status import ReceiptRef
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_api.workspace import WorkspaceSpec, WorkspaceStatus
 from halo_operator.plan.wishes import Ended, Wanted
@@ -127,7 +126,7 @@ class AdapterEntry:
 
     name: str
     run_uid: str | None
-    receipt: ReceiptRef | None = None
+    spec: AdapterSpec | None = None
 
 
 @dataclass(frozen=True)

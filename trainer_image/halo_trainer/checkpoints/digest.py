@@ -19,19 +19,21 @@ def folder_files(folder: Path) -> tuple[AdapterFile, ...]:
     return tuple(AdapterFile(path=name, sha256=file_digest(path), size=path.stat().st_size) for name, path in paths)
 
 
-def check_checkpoint(folder: Path, checkpoint: ResumeFrom | CheckpointReport) -> tuple[AdapterFile, ...]:
+def check_checkpoint(
+    folder: Path, checkpoint: ResumeFrom | CheckpointReport, what: str = "checkpoint"
+) -> tuple[AdapterFile, ...]:
     """Return the checkpoint's files; refuse one that is not the one that was reported: nothing may be made of that."""
     files = folder_files(folder)
     digest = files_digest(files) if folder.is_dir() else "nothing there"
     if digest != checkpoint.digest:
-        raise corrupt(checkpoint, digest)
+        raise corrupt(checkpoint, digest, what)
     return files
 
 
-def corrupt(checkpoint: ResumeFrom | CheckpointReport, found: str) -> RunFailure:
-    """Say that a checkpoint is not what was written."""
+def corrupt(checkpoint: ResumeFrom | CheckpointReport, found: str, what: str = "checkpoint") -> RunFailure:
+    """Say that a checkpoint, or the adapter at the end, is not what was written."""
     return RunFailure(
         Reason.CHECKPOINT_CORRUPT,
-        f"checkpoint of step {checkpoint.step} at {checkpoint.uri}: found {found}, it was written with "
+        f"{what} of step {checkpoint.step} at {checkpoint.uri}: found {found}, it was written with "
         f"{checkpoint.digest}; restore it from a backup, or start the run anew under another name",
     )
