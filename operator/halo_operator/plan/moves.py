@@ -11,6 +11,7 @@ from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan import conditions, progress
 from halo_operator.plan.attempts import Attempt
 from halo_operator.plan.conditions import Facts
+from halo_operator.plan.disk import with_pressure
 from halo_operator.plan.world import Note, Plan, PodRef, PodView, RunWorld
 
 RunPlan = Plan[TrainingJobStatus]
@@ -22,7 +23,7 @@ RECHECK_SECONDS = 60.0
 
 def state(world: RunWorld, status: TrainingJobStatus, facts: Facts, now: datetime, *notes: Note) -> RunPlan:
     """Return the plan that writes this status: with notes only if what people act on changed, and later if only progress did."""
-    generation = world.meta.generation
+    generation, facts = world.meta.generation, with_pressure(world, status, facts)
     new = status.model_copy(
         update={
             "conditions": conditions.update(status.conditions, facts, generation, now, conditions.RUN_TYPES),
@@ -46,6 +47,9 @@ def state(world: RunWorld, status: TrainingJobStatus, facts: Facts, now: datetim
         for c in saved
         if c.attempt == old.attempt
     )
+    pressed = condition_of(new.conditions, T.DISK_PRESSURE)
+    if pressed and condition_of(old.conditions, T.DISK_PRESSURE) is None:
+        told += (Note("Warning", pressed.reason, pressed.message),)
     before, after = condition_of(old.conditions, T.READY), condition_of(new.conditions, T.READY)
     moved = before is None or after is None or (before.reason, before.message) != (after.reason, after.message)
     return Plan(status=new, notes=told + (notes if moved else ()))

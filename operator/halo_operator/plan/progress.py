@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from halo_api.estimate import PhaseName
 from halo_api.report import CheckpointReport, Report
+from halo_api.retention import kept_steps
 from halo_api.run_file import ResumeFrom
 from halo_api.run_status import AttemptRecord, Checkpoint, MeasuredPhase, Progress, Usage
 from halo_api.training_job import TrainingJobStatus
@@ -61,7 +62,10 @@ def rounded(value: float | None) -> float | None:
 
 
 def with_checkpoints(status: TrainingJobStatus, found: Iterable[CheckpointReport | None]) -> TrainingJobStatus:
-    """Return the status with these checkpoints of the current attempt; one that is known already changes nothing."""
+    """Return the status with those of these checkpoints of the current attempt, and of its own, that are kept.
+
+    One that is known already changes nothing. Trainers delete what a status has left out: nothing else may add one.
+    """
     attempt = status.attempt or 1
     by_step = {checkpoint.step: checkpoint for checkpoint in status.checkpoints}
     for new in found:
@@ -70,7 +74,8 @@ def with_checkpoints(status: TrainingJobStatus, found: Iterable[CheckpointReport
         by_step[new.step] = Checkpoint(
             step=new.step, attempt=attempt, uri=new.uri, digest=new.digest, loss=rounded(new.loss), at=new.at
         )
-    kept = sorted(by_step.values(), key=lambda checkpoint: checkpoint.step)[-KEPT:]
+    steps = kept_steps({checkpoint.step: checkpoint.loss for checkpoint in by_step.values()})
+    kept = [by_step[step] for step in sorted(steps)]
     return status if kept == status.checkpoints else status.model_copy(update={"checkpoints": kept})
 
 
