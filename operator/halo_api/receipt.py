@@ -178,7 +178,10 @@ class Receipt(ApiModel):
     adapter: Annotated[ReceiptAdapter, Field(description="adapter that was published.")]
     steps: Annotated[Steps, Field(description="steps of training.")]
     metrics: Annotated[Metrics, Field(description="metrics of the last step.")]
-    checkpoints: Annotated[list[ReceiptCheckpoint], Field(description="checkpoints are the last 10.")]
+    checkpoints: Annotated[
+        list[ReceiptCheckpoint],
+        Field(description="checkpoints that the run kept: the last 3 and the one of the lowest loss."),
+    ]
     operator: Annotated[ReceiptOperator, Field(description="operator that signed.")]
     run: Annotated[ReceiptRun, Field(description="run that it is about.")]
     times: Annotated[ReceiptTimes, Field(description="times of the run.")]

@@ -248,7 +248,9 @@ class TrainingJobStatus(ApiModel):
     progress: Annotated[Progress | None, Field(default=None, description="progress as last reported.")]
     checkpoints: Annotated[
         list[Checkpoint],
-        Field(max_length=10, description="checkpoints are the last 10."),
+        Field(
+            max_length=10, description="checkpoints are the last 3 and the one of the lowest loss; each is at its uri."
+        ),
     ] = Field(default_factory=list)
     trained: Annotated[
         TrainedAdapter | None,

@@ -197,7 +197,8 @@ def test_the_operator_is_killed_while_a_run_trains(place: Place) -> None:
     )
     job = wait_for(place, "survivor", "Succeeded")
     assert (job["status"]["attempt"], job["status"]["failures"]) == (1, 0)
-    assert [c["step"] for c in job["status"]["checkpoints"]] == [2, 4, 6, 8]
+    # The last three, and the best should that be an earlier one.
+    assert [c["step"] for c in job["status"]["checkpoints"]][-3:] == [4, 6, 8]
     assert len(trainer_pods(place)) == 1
     story = events_of(place, "survivor")
     assert story.count("Started") == story.count("Succeeded") == 1
