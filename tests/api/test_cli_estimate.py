@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.api.client import Api
 from tests.api.kube import ROOT, Kubectl
-from tests.api.operator_process import OperatorProcess, free_port, replica, training_job
+from tests.api.operator_process import OperatorProcess, training_job
 from tests.api.stage import Stage
-from tests.api.webhook import configured, settings
+from tests.api.webhook import Served, served
 
 pytestmark = pytest.mark.api
 
@@ -48,13 +49,16 @@ def halo(stage: Stage, tmp_path: Path) -> Halo:
     return Halo(stage, tmp_path)
 
 
+@pytest.fixture(scope="module")
+def served_here(installed_chart: Kubectl, api: Api, alone: None) -> Iterator[Served]:
+    with served(installed_chart, api) as found:
+        yield found
+
+
 @pytest.fixture
-def webhook(stage: Stage, installed_chart: Kubectl) -> Iterator[OperatorProcess]:
-    port = free_port()
-    with configured(stage, port) as found, replica(installed_chart, **settings(port)) as operator:
-        operator.wait_until_leading()
-        found.until_asked()
-        yield operator
+def webhook(stage: Stage, served_here: Served) -> OperatorProcess:
+    served_here.join(stage)
+    return served_here.operator
 
 
 def within(asked: Any, stored: Any) -> bool:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.api.client import Object, Refused
+from tests.api.client import Api, Object, Refused
 from tests.api.kube import OPERATOR, Kubectl
 from tests.api.operator_process import OperatorProcess, free_port, replica, training_job
 from tests.api.stage import GROUP, Stage
-from tests.api.webhook import Webhook, configured, reviews, settings
+from tests.api.webhook import Served, Webhook, configured, reviews, served, settings
 
 pytestmark = pytest.mark.api
 
@@ -29,13 +29,16 @@ class Scene:
     webhook: Webhook
 
 
+@pytest.fixture(scope="module")
+def served_here(installed_chart: Kubectl, api: Api, alone: None) -> Iterator[Served]:
+    """One operator for all: a test may kill it, and point the configuration elsewhere."""
+    with served(installed_chart, api) as found:
+        yield found
+
+
 @pytest.fixture
-def scene(stage: Stage, installed_chart: Kubectl) -> Iterator[Scene]:
-    port = free_port()
-    with configured(stage, port) as webhook, replica(installed_chart, **settings(port)) as operator:
-        operator.wait_until_leading()
-        webhook.until_asked()
-        yield Scene(stage, operator, webhook)
+def scene(stage: Stage, served_here: Served) -> Scene:
+    return Scene(stage, served_here.operator, served_here.join(stage))
 
 
 def workspace(stage: Stage, **spec: Any) -> None:
@@ -299,6 +302,6 @@ def reviews_or_none(operator: OperatorProcess) -> int | None:
 
 def test_without_its_configuration_nothing_holds_up_an_apply(stage: Stage) -> None:
     port = free_port()
-    with configured(stage, port, **{"webhook.failurePolicy": "Fail"}) as webhook:
+    with configured(stage, port, "halo-webhook-alone", **{"webhook.failurePolicy": "Fail"}) as webhook:
         webhook.until_unanswered()
     stage.until(lambda: webhook.create(training_job(stage.base)).returncode == 0, "the run is taken")
