@@ -6,7 +6,7 @@ Nothing but its pods and its status says how far it is: whoever looks next, in w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from halo_api.adapter import Adapter, AdapterSpec, AdapterStatus, Verification
@@ -17,7 +17,7 @@ from halo_operator.plan import conditions
 from halo_operator.plan.conditions import Facts, stamp
 from halo_operator.plan.moves import RECHECK_SECONDS
 from halo_operator.plan.pod_view import alive, parse_time, seconds_until_lost
-from halo_operator.plan.verdict import judge, lineage, what_would_do
+from halo_operator.plan.verdict import Judgement, judge, lineage, what_would_do
 from halo_operator.plan.verify_pod import verify_pod
 from halo_operator.plan.world import Environment, Meta, Note, Plan, PodRef, PodView
 
@@ -55,8 +55,8 @@ def plan_adapter(world: AdapterWorld, now: datetime) -> AdapterPlan:
         return Plan(delete=alive(world.pods))
     pods = unread(world)
     over = alive(p for p in world.pods if p not in pods)
-    if to_judge(world):
-        return judged(world, over, now)
+    if told := to_judge(world):
+        return judged(world, *told, over, now)
     if pods:
         return follow(world, pods, over, now)
     if is_due(world):
@@ -95,7 +95,7 @@ def start(world: AdapterWorld, attempt: int, over: tuple[PodRef, ...], now: date
     since = world.status.verification.started_at if world.status.verification else ""
     pod = verify_pod(world.meta, world.spec, since, attempt, world.environment)
     plan = going(world, now, over, wait=RECHECK_SECONDS if world.status.waiting else None, as_before=True)
-    return Plan(status=plan.status, notes=plan.notes, delete=over, create=(pod,), requeue_after=plan.requeue_after)
+    return replace(plan, create=(pod,))
 
 
 def follow(world: AdapterWorld, pods: tuple[PodView, ...], over: tuple[PodRef, ...], now: datetime) -> AdapterPlan:
@@ -136,32 +136,13 @@ def failed(world: AdapterWorld, last: PodView, over: tuple[PodRef, ...], now: da
     return start(world, last.attempt + 1, (*over, *alive((last,))), now)
 
 
-def judged(world: AdapterWorld, over: tuple[PodRef, ...], now: datetime) -> AdapterPlan:
+def judged(
+    world: AdapterWorld, pod: PodView, report: VerificationReport, over: tuple[PodRef, ...], now: datetime
+) -> AdapterPlan:
     """Write down what the pod found, and what the receipt says to it."""
-    told = to_judge(world)
-    if told is None:
-        raise ValueError("nothing was told yet")
-    pod, report = told
     found = judge(world.meta, world.spec, world.receipt, world.keys, report)
-    spec, imported = world.spec, world.spec.trained_by is None
-    facts: Facts
-    if found.wrong:
-        reason = found.wrong[0][0]
-        words = f"{found.message}; {what_would_do(reason, spec)}"
-        facts = {
-            T.VERIFIED: ("False", reason, words),
-            T.READY: ("False", reason, words),
-            T.STALLED: ("True", reason, words),
-        }
-        note = Note("Warning", reason, words)
-    else:
-        count = f"{len(spec.files)} files of {sum(file.size for file in spec.files)} bytes are those that were"
-        words = f"{count} imported; it has no receipt, so that it can be served and compared, and never be a parent"
-        facts = {T.VERIFIED: ("False", Reason.NO_RECEIPT, words), T.READY: ("True", Reason.NO_RECEIPT, words)}
-        if not imported:
-            words = f"{count} published, and its receipt is signed by the key {found.key_id}"
-            facts = {T.VERIFIED: ("True", Reason.VERIFIED, words), T.READY: ("True", Reason.VERIFIED, words)}
-        note = Note("Normal", Reason.NO_RECEIPT if imported else Reason.VERIFIED, words)
+    facts = wrong(found, world.spec) if found.wrong else right(found, world.spec)
+    _, reason, words = facts[T.VERIFIED]
     status = world.status.model_copy(
         update={
             "verification": Verification(
@@ -170,11 +151,33 @@ def judged(world: AdapterWorld, over: tuple[PodRef, ...], now: datetime) -> Adap
                 digest=report.digest,
                 key_id=found.key_id,
             ),
-            "lineage": lineage(spec, found.receipt, world.status.lineage, world.parent),
+            "lineage": lineage(world.spec, found.receipt, world.status.lineage, world.parent),
             "waiting": None,
         }
     )
+    note = Note("Warning" if found.wrong else "Normal", reason, words)
     return written(world, facts, status, now, note, delete=(*over, *alive(unread(world))))
+
+
+def wrong(found: Judgement, spec: AdapterSpec) -> Facts:
+    """Something is not as it was published; the first of it is the reason."""
+    reason = found.wrong[0][0]
+    words = f"{found.message}; {what_would_do(reason, spec)}"
+    return {
+        T.VERIFIED: ("False", reason, words),
+        T.READY: ("False", reason, words),
+        T.STALLED: ("True", reason, words),
+    }
+
+
+def right(found: Judgement, spec: AdapterSpec) -> Facts:
+    """Everything is as it was published; of an imported adapter nobody can say more than that its files are the same."""
+    count = f"{len(spec.files)} files of {sum(file.size for file in spec.files)} bytes are those that were"
+    if spec.trained_by is None:
+        words = f"{count} imported; it has no receipt, so that it can be served and compared, and never be a parent"
+        return {T.VERIFIED: ("False", Reason.NO_RECEIPT, words), T.READY: ("True", Reason.NO_RECEIPT, words)}
+    words = f"{count} published, and its receipt is signed by the key {found.key_id}"
+    return {T.VERIFIED: ("True", Reason.VERIFIED, words), T.READY: ("True", Reason.VERIFIED, words)}
 
 
 def going(
