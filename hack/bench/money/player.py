@@ -26,6 +26,7 @@ from .follow import follow
 CLOCKS = {"ledger-0": 0, "ledger-1": 300, "ledger-2": -300}
 ROLE, ATTEMPT = "halo.training/role", "halo.training/attempt"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+GROUP = "/apis/halo.training/v1alpha1"
 BEAT_SECONDS = 10.0
 AGAIN_SECONDS = 0.5
 ROOM = {"cpu": "512", "memory": "4Ti", "pods": "1000", "nvidia.com/gpu": "400"}
@@ -163,7 +164,7 @@ class Player:
             )
             played.gone = True
         elif pod["metadata"].get("labels", {}).get(ROLE) != "trainer":
-            self._end(played, node, pods.inspected())
+            self._end(played, node, self._done(pod))
         elif what == "end":
             script = self._scripts.get(played.run)
             if script:
@@ -172,6 +173,16 @@ class Player:
             self._write(played, node, "Running", {"running": {"startedAt": stamp(life.started)}})
             played.running = True
             self._plan_end(played)
+
+    def _done(self, pod: Object) -> Outcome:
+        """How a pod without GPUs ends: well."""
+        match pod["metadata"].get("labels", {}).get(ROLE):
+            case "publish":
+                return pods.published(pod)
+            case "verify":
+                run = pods.run_file(pod).run
+                return pods.verified(self.api.request("GET", f"{GROUP}/namespaces/{run.namespace}/adapters/{run.name}"))
+        return pods.inspected()
 
     def _plan_end(self, played: Played) -> None:
         if script := self._scripts.get(played.run):
