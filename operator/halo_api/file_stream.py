@@ -67,8 +67,13 @@ def pack(
                 tar.addfile(info, data)
 
 
-def unpack(stream: BinaryIO, wanted: Sequence[AdapterFile], keep: Callable[[AdapterFile, IO[bytes]], None]) -> None:
-    """Hand over each file of a tar that was asked for, once, with its bytes; raises BadStream for anything else."""
+def unpack(
+    stream: BinaryIO, wanted: Sequence[AdapterFile], keep: Callable[[AdapterFile, IO[bytes]], None]
+) -> list[AdapterFile]:
+    """Hand over each file of a tar that was asked for, once, with its bytes, and return those that did not come.
+
+    Raises BadStream for anything else; a tar that is cut between two files is told by what did not come alone.
+    """
     left = {file.path: file for file in bounded(list(wanted))}
     source = cast(BinaryIO, Bounded(stream, sum(file.size for file in wanted) + ROOM))
     try:
@@ -83,9 +88,7 @@ def unpack(stream: BinaryIO, wanted: Sequence[AdapterFile], keep: Callable[[Adap
                 keep(file, data)
     except tarfile.TarError as error:
         raise BadStream(f"the stream ended early: {error}") from None
-    # The other end must not be left writing into a pipe that nobody reads.
-    while source.read(ROOM):
-        pass
+    return list(left.values())
 
 
 class Bounded:

@@ -118,10 +118,6 @@ class PublishPlan(ApiModel):
     folder: Annotated[Literal["", "adapter/"], Field(description="What of the source is published.")] = ""
     store: Annotated[VolumeUri, Field(description="The folder that adapters lie in, each named by its digest.")]
 
-    def uri_of(self, digest: str) -> str:
-        """Return where the adapter of that digest lies."""
-        return f"{self.store}/{address(digest)}"
-
 
 class VerifyPlan(ApiModel):
     """The published adapter whose files are to be hashed again."""

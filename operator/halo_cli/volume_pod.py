@@ -109,7 +109,8 @@ class VolumePod:
                     pipes.stdin.close()
                 except BrokenPipeError:
                     broken = True
-                pipes.stdout.read()
+                while pipes.stdout.read(1 << 20):
+                    pass
                 if process.wait() != 0 or broken:
                     errors.seek(0)
                     raise CliError(complaint(errors.read().decode(errors="replace")))

@@ -191,7 +191,7 @@ def test_what_can_not_be_told_is_no_verdict() -> None:
         judged(published(None, trainedBy=None)).words[0].startswith("no receipt: it was imported; the files are those")
     )
     assert judged(published(None)).unsure == "Adapter run has none, though the run run made it"
-    with pytest.raises(Wrong, match="^$"):
+    with pytest.raises(Wrong, match=r"^$"):
         judged(published(), {})
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from halo_api.conditions import Reason
 from halo_api.report import Outcome
 from halo_api.run_file import REPORT_PATH, RUN_FILE_PATH, VOLUMES_FOLDER, RunFile
+from halo_trainer import transfer
 from halo_trainer.budget import Budget
 from halo_trainer.failures import RunFailure, failure_of
 from halo_trainer.parallel.ranks import Ranks
@@ -65,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     sample.add_argument("--volumes", default=VOLUMES_FOLDER, metavar="FOLDER")
     sample.add_argument("--json", action="store_true", help="write one JSON object a line")
     sample.set_defaults(verb=_sample)
+    text = "give files of a claim to kubectl halo, and take them from it"
+    transfer.add_to(verbs.add_parser("transfer", help=text, description=text))
     return parser
 
 

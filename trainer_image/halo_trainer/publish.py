@@ -29,7 +29,7 @@ def publish(run: RunFile, volumes: str, report: Reporting) -> Outcome:
         raise RunFailure(Reason.INVALID_SPEC, "the run file has no publish plan; the operator writes it")
     report.phase("Finishing")
     with report.spending("publish"):
-        adapter = stored(plan, FolderStore(plan, volumes, run.run.uid), volumes)
+        adapter = stored(plan, FolderStore(plan.store, volumes, run.run.uid), volumes)
     message = f"the adapter of step {adapter.step} is at {adapter.uri}"
     return Outcome(result="Succeeded", reason=Reason.SUCCEEDED, message=message, adapter=adapter)
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from halo_api.adapter import AdapterFile
 from halo_api.digests import files_digest
-from halo_api.run_file import PublishPlan, address, volume_path
+from halo_api.run_file import address, volume_path
 from halo_trainer.checkpoints.digest import folder_files
 from halo_trainer.files import copy_durably, sync_folder, whole_folder
 
@@ -34,10 +34,10 @@ class Store(Protocol):
 class FolderStore:
     """A folder of a claim. What lies there with the right bytes stays, so that equal adapters share their folder."""
 
-    def __init__(self, plan: PublishPlan, volumes: str, owner: str) -> None:
+    def __init__(self, uri: str, volumes: str, owner: str) -> None:
         """`owner` is the run: what a killed process of it left half-written is its next one's to clear."""
-        self._plan = plan
-        self._root = Path(volume_path(plan.store, volumes))
+        self._uri = uri
+        self._root = Path(volume_path(uri, volumes))
         self._owner = owner
 
     def put(self, files: Sequence[AdapterFile], source: Path) -> str:
@@ -57,7 +57,7 @@ class FolderStore:
                     raise
         for folder in (self._root, self._root.parent):
             sync_folder(folder)
-        return self._plan.uri_of(digest)
+        return f"{self._uri}/{address(digest)}"
 
     def _clear(self) -> None:
         """Remove what the run's earlier processes left; renamed first, so that none that still runs can publish it in part."""
