@@ -10,19 +10,22 @@ from typing import Any
 
 import urllib3
 
-from halo_api.adapter import AdapterFile
+from halo_api.adapter import AdapterFile, AdapterSpec
 from halo_api.conditions import Reason
 from halo_api.digests import files_digest
 from halo_api.report import (
+    AdapterConfig,
     AdapterReport,
     Answer,
     CheckpointReport,
+    FileProblem,
     InspectionReport,
     Outcome,
     ProgressReport,
     Report,
+    VerificationReport,
 )
-from halo_api.run_file import CA_ANNOTATION, REPORT_AUDIENCE, RUN_ANNOTATION, RunFile
+from halo_api.run_file import CA_ANNOTATION, REPORT_AUDIENCE, RUN_ANNOTATION, RunFile, address
 from halo_operator.plan.pod_view import parse_time
 from tests.api.client import STRATEGIC, Api, Object, Refused
 from tests.api.kube import OPERATOR_NAMESPACE, eventually
@@ -44,10 +47,11 @@ def now() -> str:
 class PlayedNode:
     """A Node with GPUs that keeps its heartbeat, and lets go of pods that are no run's when they are deleted.
 
-    Its clock may be `ahead` of the API server's, or behind: whatever it says of a pod is told by that clock.
+    Of runs it plays by itself, while it `publishes`, the pods that do: few tests are about them. Its clock may be `ahead` of the API server's, or behind: whatever it says of a pod is told by that clock.
     """
 
     ahead = timedelta()
+    publishes = True
 
     def __init__(self, admin: Api) -> None:
         self.api = admin.as_user(f"system:node:{NODE}", "system:nodes")
@@ -84,7 +88,10 @@ class PlayedNode:
                     meta = pod["metadata"]
                     if "deletionTimestamp" in meta and "halo.training/run" not in meta.get("labels", {}):
                         self.admin.delete(path_of(pod), gracePeriodSeconds=0)
-            except (Refused, OSError):
+                    if self.publishes and waits_to_publish(pod):
+                        finish(self, pod, published(pod))
+            except (Refused, OSError, AssertionError):
+                # It is tried again at the next beat; a pod may have gone meanwhile.
                 continue
 
     def _beat(self) -> None:
@@ -108,6 +115,11 @@ def path_of(pod: Object, subresource: str = "") -> str:
 
 def run_file(pod: Object) -> RunFile:
     return RunFile.model_validate_json(pod["metadata"]["annotations"][RUN_ANNOTATION])
+
+
+def waits_to_publish(pod: Object) -> bool:
+    role, phase = pod["metadata"].get("labels", {}).get("halo.training/role"), pod["status"]["phase"]
+    return role == "publish" and phase not in ("Succeeded", "Failed")
 
 
 def resumes_at(pod: Object) -> int:
@@ -257,12 +269,30 @@ def trained(pod: Object) -> Outcome:
     return Outcome(result="Succeeded", reason=Reason.SUCCEEDED, adapter=made, checkpoint=checkpoint(pod, plan.steps))
 
 
+def published(pod: Object) -> Outcome:
+    """The adapter that was trained lies where its digest says."""
+    plan = run_file(pod).publish
+    assert plan
+    file = AdapterFile(path="adapter_model.safetensors", sha256=DIGEST, size=1000)
+    digest = files_digest([file])
+    made = AdapterReport(uri=f"{plan.store}/{address(digest)}", digest=digest, step=plan.source.step, files=(file,))
+    return Outcome(result="Succeeded", reason=Reason.SUCCEEDED, adapter=made)
+
+
 def inspected(rows: int = 100, longest_row: int = 200, sha256: str = DIGEST) -> Outcome:
     """The inspection went well."""
     found = InspectionReport(
         sha256=sha256, rows=rows, tokens=rows * 50, trained_tokens=rows * 20, longest_row=longest_row
     )
     return Outcome(result="Succeeded", reason=Reason.INSPECTED, inspection=found)
+
+
+def verified(adapter: Object, *problems: FileProblem) -> Outcome:
+    """The files of an Adapter were hashed, and are as they were published but for some."""
+    spec = AdapterSpec.model_validate(adapter["spec"])
+    config = AdapterConfig(base=spec.base.name, revision=spec.base.revision, rank=spec.rank, alpha=spec.alpha)
+    found = VerificationReport(digest=DIGEST if problems else spec.digest, problems=problems, config=config)
+    return Outcome(result="Succeeded", reason=Reason.SUCCEEDED, verification=found)
 
 
 def failed(reason: Reason, message: str) -> Outcome:

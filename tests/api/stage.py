@@ -151,20 +151,29 @@ class Stage:
         return str(self.condition("Ready", name, kind)["reason"])
 
     def all_pods(self, owner: str = "") -> list[Object]:
-        found = self.api.items(self.path("pods"))
-        return [
-            p
-            for p in found
-            if not owner or p["metadata"].get("annotations", {}).get("halo.training/owner", "").endswith(f"/{owner}")
-        ]
+        """Every pod, or those of the run or data set of that name."""
+        found = [(p, owner_of(p)) for p in self.api.items(self.path("pods"))]
+        return [p for p, (kind, name) in found if not owner or (name == owner and kind != "Adapter")]
 
-    def pod(self, owner: str = "run", attempt: int = 1, rank: int = 0, seconds: float = 180) -> Object:
-        """The pod of an attempt, once it is made."""
+    def verify_pods(self, adapter: str = "run") -> list[Object]:
+        """The pods that hash the files of an adapter."""
+        return [p for p in self.api.items(self.path("pods")) if owner_of(p) == ("Adapter", adapter)]
+
+    def verify_pod(self, adapter: str = "run") -> Object:
+        """The pod that hashes the files of an adapter, once it is made."""
+        self.until(lambda: self.verify_pods(adapter), f"there is a pod that verifies {adapter}")
+        return self.verify_pods(adapter)[-1]
+
+    def pod(
+        self, owner: str = "run", attempt: int = 1, rank: int = 0, seconds: float = 180, *, publishes: bool = False
+    ) -> Object:
+        """The pod of an attempt, once it is made; the one that `publishes` what the attempt left, or one that works before."""
         wanted = {"halo.training/attempt": str(attempt), "halo.training/rank": str(rank)}
         found: list[Object] = []
 
         def made() -> bool:
-            found[:] = [p for p in self.all_pods(owner) if wanted.items() <= p["metadata"]["labels"].items()]
+            mine = [p for p in self.all_pods(owner) if wanted.items() <= p["metadata"]["labels"].items()]
+            found[:] = [p for p in mine if (p["metadata"]["labels"]["halo.training/role"] == "publish") == publishes]
             return bool(found)
 
         self.until(made, f"there is a pod of attempt {attempt} of {owner}", seconds)
@@ -214,6 +223,12 @@ class Stage:
 
     def finish(self, pod: Object, outcome: Outcome) -> None:
         pods.finish(self.node, pod, outcome)
+
+
+def owner_of(pod: Object) -> tuple[str, str]:
+    """The kind and name of what a pod is of."""
+    kind, _, name = pod["metadata"].get("annotations", {}).get("halo.training/owner", "").partition("/")
+    return kind, name
 
 
 def plural(body: Object) -> str:
