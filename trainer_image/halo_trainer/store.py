@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import secrets
 import shutil
 from collections.abc import Sequence
@@ -51,10 +52,11 @@ class FolderStore:
                 break
             try:
                 copy_whole(files, source, target, f".{self._owner}.{secrets.token_hex(4)}")
-            except OSError:
-                # Two renames met: is what lies there now right?
-                if not more:
+            except OSError as error:
+                # Another run's rename was first: is what lies there now right?
+                if not more or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
+        self._clear()
         for folder in (self._root, self._root.parent):
             sync_folder(folder)
         return f"{self._uri}/{address(digest)}"
