@@ -8,7 +8,6 @@ from halo_api.conditions import ConditionType, Reason, condition_of
 from halo_api.dataset import DatasetStatus, Inspection, LongerThan
 from halo_operator.plan import conditions, pods
 from halo_operator.plan.checks.data import INSPECTED_KINDS
-from halo_operator.plan.checks.data import INSPECTED_KINDS
 from halo_operator.plan.conditions import Facts, stamp
 from halo_operator.plan.pod_view import alive
 from halo_operator.plan.refusal import listed

@@ -59,6 +59,7 @@ class Dpo:
                 Reason.INVALID_SPEC,
                 "spec.lora.targetModules: found the output head, and TRL's dpo can't train it; leave it out",
             )
+        threads = torch.get_num_threads()
         arguments = DPOConfig(
             # Nothing is written there: the loop has its own checkpoints.
             output_dir=tempfile.gettempdir(),
@@ -72,6 +73,8 @@ class Dpo:
         )
         unused = Dataset.from_dict({"prompt_ids": [[0]]})
         self._trainer = Pairs(model=model, args=arguments, train_dataset=unused, processing_class=tokenizer)
+        # accelerate sets another number, by the cores of the machine.
+        torch.set_num_threads(threads)
         # The loop adds the processes' shares up, which need not be alike.
         self._trainer.accelerator.gather = self._trainer.accelerator.gather_for_metrics = _own
         if not continues:
