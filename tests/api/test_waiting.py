@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.api.adapter_scene import found, publish
 from tests.api.operator_process import OperatorProcess, training_job
 from tests.api.stage import GROUP, Stage
 from tests.unit import builders as b
@@ -48,10 +49,9 @@ def test_a_run_waits_for_its_parent(stage: Stage, operator: OperatorProcess) -> 
     stage.inspected_dataset()
     stage.create(training_job(stage.base, parent={"adapter": "support-v3"}))
     until_waits(stage, "ParentPending", "no such Adapter")
-    adapter = b.parent(base={"name": stage.base, "revision": "sha256-0000000"}).spec.to_json()
-    stage.api.post(stage.path("adapters"), body("Adapter", "support-v3", adapter))
+    publish(stage, "support-v3")
     until_waits(stage, "ParentPending", "not verified yet")
-    is_said(stage, "adapters", "support-v3", "Verified")
+    found(stage, "support-v3")
     stage.until(lambda: stage.condition("Accepted")["status"] == "True", f"it goes on; {stage.status()}", AT_ONCE)
 
 

@@ -66,8 +66,8 @@ def status(**changes: Any) -> TrainingJobStatus:
     return TrainingJobStatus(**(facts | changes))
 
 
-def statement(seed: int = 1, name: str = "run", uid: str = "uid-1", **changes: Any) -> Object:
-    meta = Meta(kind="TrainingJob", namespace="team", name=name, uid=uid, generation=1, created_at=b.NOW)
+def statement(seed: int = 1, name: str = "run", uid: str = "uid-1", namespace: str = "team", **changes: Any) -> Object:
+    meta = Meta(kind="TrainingJob", namespace=namespace, name=name, uid=uid, generation=1, created_at=b.NOW)
     known = Known(operator_version="0.1.0", images={"trainer": [IMAGE, IMAGE]})
     spec = changes.pop("spec", b.spec())
     return statement_of(meta, spec, status(**changes), adapter(contents(seed), name, uid), known)
