@@ -177,7 +177,9 @@ def test_only_its_like_is_continued(root: Path, parent: dict[str, Any]) -> None:
 def test_it_trains_the_layers_that_its_parent_did(root: Path) -> None:
     two = trained(root, "two", lora={"targetModules": ["q_proj", "v_proj"]})
     said = refusal(child(two), root)
-    assert f"found {', '.join(LAYERS)} (unset: every linear layer), and parent two has weights of q_proj, v_proj" in said
+    assert (
+        f"found {', '.join(LAYERS)} (unset: every linear layer), and parent two has weights of q_proj, v_proj" in said
+    )
     assert "found q_proj, and parent two" in refusal(child(two, lora={"targetModules": ["q_proj"]}), root)
     every = trained(root, "every")
     for asked in (LAYERS, [LINEAR_LAYERS]):

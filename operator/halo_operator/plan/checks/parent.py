@@ -68,7 +68,9 @@ def parent_is_verified(world: RunWorld) -> Refusal | None:
 def pending(found: str, waiting: str | None) -> Refusal:
     """Wait for a verification, and say what that waits for."""
     held_up = f"; that waits: {waiting}" if waiting else ""
-    return Refusal(Reason.PARENT_PENDING, f"{FIELD}: found {found}; the run starts when it was found right{held_up}", pending=True)
+    return Refusal(
+        Reason.PARENT_PENDING, f"{FIELD}: found {found}; the run starts when it was found right{held_up}", pending=True
+    )
 
 
 def verification_needed(world: RunWorld) -> datetime | None:
