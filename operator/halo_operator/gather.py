@@ -205,7 +205,10 @@ def adapter_entry(body: Object) -> AdapterEntry:
 def parent_entry(body: Object) -> ParentEntry:
     """Return an adapter as one that a run may continue."""
     return ParentEntry(
-        body["metadata"]["name"], read(AdapterSpec, body), verdict(body, "Verified"), read(AdapterStatus, body, "status")
+        body["metadata"]["name"],
+        read(AdapterSpec, body),
+        verdict(body, "Verified"),
+        read(AdapterStatus, body, "status"),
     )
 
 

@@ -75,7 +75,9 @@ def test_the_report_names_the_checkpoints_that_are_there_and_no_others(root: Pat
         ({"named": [], "told": [1]}, [1, 3, 4, 5, 6]),
     ],
 )
-def test_what_a_status_names_or_may_come_to_name_stays(known: dict[str, list[int]], stay: list[int], root: Path) -> None:
+def test_what_a_status_names_or_may_come_to_name_stays(
+    known: dict[str, list[int]], stay: list[int], root: Path
+) -> None:
     (root / KNOWN_CHECKPOINTS_NAME).write_text(json.dumps(known))
     report = train_here(run_file(saveSteps=1), root)
     assert [checkpoint.step for checkpoint in report.checkpoints] == stay

@@ -16,7 +16,7 @@ ROOM_FOR = 3
 
 def with_pressure(world: RunWorld, status: TrainingJobStatus, facts: Facts) -> Facts:
     """Return the facts with what the last save found of the volume; what is known stays until a later one finds room."""
-    others = {type_: fact for type_, fact in facts.items() if type_ != T.DISK_PRESSURE}
+    others: dict[ConditionType, Fact] = {type_: fact for type_, fact in facts.items() if type_ != T.DISK_PRESSURE}
     ends = (T.COMPLETE, T.FAILED)
     if status.trained or any(others.get(end, ("",))[0] == "True" or is_true(status.conditions, end) for end in ends):
         # No checkpoint follows.
