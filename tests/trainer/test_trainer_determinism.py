@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
-import re
 import subprocess
 import time
 from pathlib import Path
