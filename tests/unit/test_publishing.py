@@ -107,6 +107,15 @@ def test_all_of_it_follows_from_the_status() -> None:
     assert over.statement["predicate"]["images"] == {"publish": ["publisher@sha256:2"], "trainer": ["trainer@sha256:1"]}
 
 
+def test_a_run_that_an_earlier_operator_accepted_is_published_by_an_image_that_knows_how() -> None:
+    at = trained()
+    before = at.status.model_validate(
+        at.status.to_json() | {"frozen": at.status.to_json()["frozen"] | {"image": "trainer:0"}}
+    )
+    _, plan = go_on(replace(at, status=before))
+    assert [container["image"] for container in plan.create[0]["spec"]["containers"]] == ["trainer:1"]
+
+
 def test_looking_again_while_a_pod_publishes_changes_nothing() -> None:
     at, plan = go_on(trained())
     for view in (publisher(plan.create[0]), replace(publisher(plan.create[0]), running=False)):

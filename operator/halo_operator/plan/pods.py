@@ -142,7 +142,10 @@ def publish_pod(
     number: int,
     env: Environment,
 ) -> Object:
-    """Return the pod that brings an adapter to its place; it needs no GPU, and is not billed."""
+    """Return the pod that brings an adapter to its place; it needs no GPU, and is not billed.
+
+    Its image is the one that came with this operator: that of a run which an earlier one accepted may not know this run file.
+    """
     run_file = RunFile(
         role="publish",
         run=RunIdentity(kind="TrainingJob", namespace=meta.namespace, name=meta.name, uid=meta.uid, attempt=attempt),
@@ -159,8 +162,8 @@ def publish_pod(
         rank=number,
         run_file=run_file,
         env=env,
-        image=frozen.image,
-        pull_policy=frozen.image_pull_policy,
+        image=env.trainer_image,
+        pull_policy=env.image_pull_policy,
         read=(),
         write=(frozen.artifacts_claim,),
         resources=PUBLISH_RESOURCES,
