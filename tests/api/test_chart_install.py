@@ -89,6 +89,6 @@ def test_the_argo_cd_command_of_the_installation_page_adds_its_keys_and_no_more(
     assert done.returncode == 0, done.stderr
     data = json.loads(admin("get", "configmap", "argocd-cm", "-o", "json"))["data"]
     health = (CHART / "files" / "health.lua").read_text()
-    looked_after = ("TrainingJob", "GrpoRun", "Dataset", "Workspace")
+    looked_after = ("TrainingJob", "GrpoRun", "Dataset", "Workspace", "Adapter")
     kinds = {f"resource.customizations.health.halo.training_{kind}": health for kind in looked_after}
     assert data == {"url": "https://argocd.example"} | kinds
