@@ -15,7 +15,7 @@ from halo_api.grpo_run import GrpoRunSpec
 from halo_operator.plan.grpo.clamp import resolve
 from tests.api.client import Api, Refused
 from tests.api.grpo_scene import GROUP, NOW, TOOLS, GrpoScene, body
-from tests.api.kube import Kubectl, eventually
+from tests.api.kube import OPERATOR, Kubectl, eventually
 from tests.api.operator_process import OperatorProcess
 from tests.refusals.schema_grpo import ADOPT, EXEC, run
 from tests.unit.random_grpo import specs
@@ -205,7 +205,8 @@ def test_judges_are_calibrated_not_drifted_and_newer_than_the_policy(alone_in_it
     assert scene.settled("drifted")["reason"] == "CriterionDrifted"
 
     scene.says("Criterion", "helpful", Calibrated="True")
-    scene.create(adapter(scene.base, "support-v1"))
+    # Nobody else may say which run made an adapter.
+    scene.api.as_user(OPERATOR).post(scene.path("Adapter"), adapter(scene.base, "support-v1"))
     scene.counts(successful=500, servedBy=[{"adapter": "support-v1", "prompts": 400}])
     scene.start("old-grades")
     found = scene.settled("old-grades")
