@@ -153,6 +153,11 @@ def test_two_runs_that_publish_the_same_bytes_at_once_do_not_harm_each_other(roo
         path = root / str(number) / "run.json"
         path.write_text(of_run(run, f"uid-{number}").canonical())
         processes.append(dying(10**9, root, path))
+    store, folders = root / "artifacts" / STORE, set[int]()
+    while any(process.poll() is None for process in processes):
+        folders |= {path.stat().st_ino for path in store.glob("sha256-*")}
+    # Whoever read the first one went on reading it.
+    assert len(folders) == 1
     for number, process in enumerate(processes):
         output, _ = process.communicate(timeout=240)
         assert process.returncode == 0, output.decode()
@@ -160,6 +165,19 @@ def test_two_runs_that_publish_the_same_bytes_at_once_do_not_harm_each_other(roo
         assert report.outcome
         folder = place(root, report.outcome.adapter)
     assert os.listdir(folder.parent) == [folder.name]
+
+
+@pytest.mark.parametrize("planted", ["file", "dangling link", "link to the right bytes"])
+def test_what_lies_where_an_adapter_belongs_does_not_keep_it_away(planted: str, root: Path, tmp_path: Path) -> None:
+    run = trained(root)
+    assert run.publish
+    at = root / "artifacts" / STORE / address(run.publish.source.digest)
+    at.parent.mkdir()
+    if planted == "file":
+        at.write_text("mine")
+    else:
+        at.symlink_to(root / "artifacts" / "run" / ("adapter" if "right" in planted else "nothing"))
+    place(root, publish(root, run, tmp_path).adapter)
 
 
 def of_run(run: RunFile, uid: str) -> RunFile:

@@ -42,11 +42,12 @@ def replace_file(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path, writer: str = "") -> Iterator[Path]:
+def whole_folder(path: Path, writer: str = "", *, over: bool = True) -> Iterator[Path]:
     """Yield a temporary folder that becomes `path` at the end, in one step; after an error nothing of it is left.
 
     A full volume is told as what it is, and what lay at `path` and beside it stays as it was. Where several may write the
-    same `path` at once, each names itself, so that none touches what another has not finished.
+    same `path` at once, each names itself, so that none touches what another has not finished. Not `over`: an OSError if
+    something is at `path` by then.
     """
     temporary, old = (path.with_name(f".{path.name}{writer}.{what}") for what in ("partial", "old"))
     try:
@@ -54,7 +55,13 @@ def whole_folder(path: Path, writer: str = "") -> Iterator[Path]:
         temporary.mkdir(parents=True)
         yield temporary
         _settle(temporary)
-        _rename(temporary, path, old)
+        if over and os.path.lexists(path):
+            # A folder can't replace one that is not empty; what is there is damaged, or of the same attempt, run again by hand.
+            shutil.rmtree(old, ignore_errors=True)
+            path.rename(old)
+        temporary.rename(path)
+        sync_folder(path.parent)
+        shutil.rmtree(old, ignore_errors=True)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError) and is_disk_full(error):
@@ -67,16 +74,6 @@ def _settle(folder: Path) -> None:
     for inner, _, _ in os.walk(folder, topdown=False):
         os.chmod(inner, FOLDER_MODE)
         sync_folder(Path(inner))
-
-
-def _rename(temporary: Path, path: Path, old: Path) -> None:
-    if path.exists():
-        # A folder can't replace one that is not empty; what is there is damaged, or of the same attempt, run again by hand.
-        shutil.rmtree(old, ignore_errors=True)
-        path.rename(old)
-    temporary.rename(path)
-    sync_folder(path.parent)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import secrets
 import shutil
 from collections.abc import Sequence
@@ -51,7 +52,9 @@ class FolderStore:
             if folder_files(target) == files:
                 break
             try:
-                copy_whole(files, source, target, f".{self._owner}.{secrets.token_hex(4)}")
+                # What was not there is not replaced: if it comes meanwhile, somebody may read it already.
+                writer = f".{self._owner}.{secrets.token_hex(4)}"
+                copy_whole(files, source, target, writer, over=os.path.lexists(target))
             except OSError as error:
                 # Another run's rename was first: is what lies there now right?
                 if not more or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
@@ -70,11 +73,15 @@ class FolderStore:
             shutil.rmtree(gone, ignore_errors=True)
 
 
-def copy_whole(files: tuple[AdapterFile, ...], source: Path, target: Path, writer: str = "") -> None:
+def copy_whole(
+    files: tuple[AdapterFile, ...], source: Path, target: Path, writer: str = "", *, over: bool = True
+) -> None:
     """Copy files from below `source` to a folder that appears in one step, with these bytes; raises Changed."""
-    with whole_folder(target, writer) as partial:
+    with whole_folder(target, writer, over=over) as partial:
         for file in files:
             copy_durably(source / file.path, partial / file.path)
         # The bytes were read twice, and only the first time against the digest.
         if (copied := folder_files(partial)) != files:
             raise Changed(files_digest(copied))
+        if writer and folder_files(target) == files:
+            raise FileExistsError(errno.EEXIST, "another writer was first", str(target))
