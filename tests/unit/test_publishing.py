@@ -127,6 +127,20 @@ def test_looking_again_while_a_pod_publishes_changes_nothing() -> None:
     assert (state(told), told.waiting) == ("Publishing", f"pod {stuck.ref.name}: no node")
 
 
+def test_a_pod_that_never_runs_on_its_node_is_told_of_and_made_again() -> None:
+    at, plan = go_on(trained())
+    limit = at.environment.start_timeout_seconds
+    view = replace(publisher(plan.create[0]), running=False, bound_at=NOW, node="node-3")
+    at = replace(at, pods=(*at.pods, view))
+    assert (go_on(at, 30)[1].status, go_on(at, 30)[1].requeue_after) == (None, 30)
+    at, plan = go_on(at, 61)
+    assert at.status.waiting
+    assert at.status.waiting.startswith(f"pod {view.ref.name}: found it on node node-3 and not running after a minute")
+    assert (plan.delete, plan.requeue_after) == ((), limit - 61)
+    assert go_on(at, limit)[1].delete == (view.ref,)
+    assert go_on(replace(at, pods=at.pods[:1]), limit + 1)[1].create
+
+
 def test_a_run_at_its_end_whose_adapter_is_damaged_is_published_from_its_last_checkpoint_and_no_earlier() -> None:
     _, plan = play(trained(), CORRUPT)
     assert (asked(plan).source.step, asked(plan).folder) == (100, "adapter/")

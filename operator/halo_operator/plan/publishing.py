@@ -30,6 +30,9 @@ from halo_operator.plan.world import Note, Plan, PodView, RunWorld
 
 T = ConditionType
 
+# A pod that has a node and does not run for this long is worth a word.
+SLOW_START_SECONDS = 60.0
+
 
 @dataclass(frozen=True)
 class Source:
@@ -127,7 +130,8 @@ def _on_its_way(
 ) -> RunPlan:
     """Say what is published, and have a pod do it."""
     runs = last is not None and not last.ended
-    blocked = f"pod {last.ref.name}: {last.blocked}" if runs and last and last.blocked else None
+    waits = _not_running_for(last, now) if last and runs else 0.0
+    blocked = _held_up(last, waits) if last and runs else None
     words = f"{_why(status)}; {source.what} is published"
     status = status.model_copy(update={"waiting": blocked})
     facts = conditions.working(
@@ -137,8 +141,12 @@ def _on_its_way(
     )
     notes = (Note("Normal", Reason.BUDGET_REACHED, words),) if _reason(status) == Reason.BUDGET_REACHED else ()
     plan = state(world, status, facts, now, *notes)
-    if runs:
-        return plan
+    if last and runs:
+        limit = world.environment.start_timeout_seconds
+        # Another node may do.
+        late = (last.ref,) if waits >= limit and last.deleting_since is None else ()
+        look = SLOW_START_SECONDS if waits < SLOW_START_SECONDS else limit
+        return merged(plan, Plan(delete=late, requeue_after=look - waits if 0.0 < waits < look else None))
     if wait > 0:
         return merged(plan, Plan(requeue_after=wait))
     # Not their number: one of those before may have been deleted.
@@ -148,6 +156,23 @@ def _on_its_way(
         # As when an attempt starts: to say otherwise before each try would be two writes a try, and each wakes the next.
         return Plan(create=(made,), requeue_after=RECHECK_SECONDS)
     return replace(plan, create=(made,))
+
+
+def _not_running_for(pod: PodView, now: datetime) -> float:
+    """Return how long a pod has a node and does not run there; 0 of any other."""
+    return max((now - pod.bound_at).total_seconds(), 0.001) if pod.bound_at and not pod.running else 0.0
+
+
+def _held_up(pod: PodView, waits: float) -> str | None:
+    """Say what keeps a pod from running, if that is more than that it starts."""
+    if pod.blocked:
+        return f"pod {pod.ref.name}: {pod.blocked}"
+    if waits < SLOW_START_SECONDS:
+        return None
+    return (
+        f"pod {pod.ref.name}: found it on node {pod.node} and not running after a minute, as when its claim can't be mounted "
+        f"or its image is large; kubectl describe pod {pod.ref.name} has more"
+    )
 
 
 def _published(pod: PodView, frozen: Frozen) -> AdapterReport | None:
