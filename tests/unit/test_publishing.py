@@ -11,7 +11,7 @@ from halo_api.conditions import condition_of, is_true
 from halo_api.report import Outcome
 from halo_api.run_file import PublishPlan
 from halo_operator.plan.adapter import adapter_spec
-from halo_operator.plan.run import plan_run
+from halo_operator.plan.run import not_made, plan_run
 from halo_operator.plan.world import AdapterEntry, Plan, RunWorld
 from tests.unit.builders import (
     NOW,
@@ -114,6 +114,17 @@ def test_a_run_that_an_earlier_operator_accepted_is_published_by_an_image_that_k
     )
     _, plan = go_on(replace(at, status=before))
     assert [container["image"] for container in plan.create[0]["spec"]["containers"]] == ["trainer:1"]
+
+
+def test_how_an_attempt_ended_is_written_before_its_pods_are_let_go_whatever_the_status_said_of_them() -> None:
+    # An operator saw the pods refused, and was away until they had trained to the end.
+    at = trained()
+    refused = not_made(at, "exceeded quota", NOW).status
+    assert refused
+    at, plan = go_on(replace(at, status=refused))
+    assert plan.release
+    assert plan.status
+    assert plan.status.trained
 
 
 def test_looking_again_while_a_pod_publishes_changes_nothing() -> None:

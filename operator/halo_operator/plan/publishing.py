@@ -152,7 +152,7 @@ def _on_its_way(
     # Not their number: one of those before may have been deleted.
     number, attempt = last.rank + 1 if last else 0, status.attempt or 1
     made = children.publish_pod(world.meta, frozen, source.where, source.folder, attempt, number, world.environment)
-    if conditions.is_rejected(condition_of(world.status.conditions, T.SCHEDULED)):
+    if is_over(world.status) and conditions.is_rejected(condition_of(world.status.conditions, T.SCHEDULED)):
         # As when an attempt starts: to say otherwise before each try would be two writes a try, and each wakes the next.
         return Plan(create=(made,), requeue_after=RECHECK_SECONDS)
     return replace(plan, create=(made,))
