@@ -86,7 +86,9 @@ class PlayedNode:
                     self._beat()
                 for pod in self.admin.items(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NODE}"):
                     meta = pod["metadata"]
-                    if "deletionTimestamp" in meta and "halo.training/run" not in meta.get("labels", {}):
+                    labels = meta.get("labels", {})
+                    of_no_run = "halo.training/run" not in labels or labels.get("halo.training/role") == "verify"
+                    if "deletionTimestamp" in meta and of_no_run:
                         self.admin.delete(path_of(pod), gracePeriodSeconds=0)
                     if self.publishes and waits_to_publish(pod):
                         finish(self, pod, published(pod))
