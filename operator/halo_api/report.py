@@ -142,10 +142,24 @@ class Report(ApiModel):
     phase: Literal["Starting", "Loading", "Working", "Finishing", "Done"] = "Starting"
     progress: ProgressReport | None = None
     checkpoints: Annotated[
-        tuple[CheckpointReport, ...], Field(description="Those that are there, and stay until no status names them.")
+        tuple[CheckpointReport, ...],
+        Field(
+            description="Those that are there, and stay until a status has left them out; in the order of their steps."
+        ),
     ] = ()
+    held: Annotated[
+        CheckpointReport | None,
+        Field(
+            description="The newest, while too many wait for a status: only the outcome tells it, the next save deletes it."
+        ),
+    ] = None
     disk: DiskReport | None = None
     outcome: Outcome | None = None
+
+    @property
+    def last_checkpoint(self) -> CheckpointReport | None:
+        """The newest that is there; to be told once the role has ended."""
+        return self.held or (self.checkpoints[-1] if self.checkpoints else None)
 
 
 class Deadline(ApiModel):

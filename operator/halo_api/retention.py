@@ -1,22 +1,20 @@
 """Which checkpoints of a run are kept, and when one may be deleted; operator, supervisor and trainer must agree.
 
-The run's status decides: it names the last three and the one of the lowest loss. A trainer deletes a checkpoint only when no
-status names it or can come to name it, so that whatever a status names is there, whoever reads it and whenever.
+The run's status decides: it names the last three and the one of the lowest loss. A trainer deletes a checkpoint that it told
+only when a written status went on to a newer one without it. Since it tells all that are there, that status has seen it, and
+what is left out once stays out: no write that is late or repeated names it again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated
-
-from pydantic import Field
-
-from halo_api.base import ApiModel
+from collections.abc import Collection, Mapping
 
 KEPT = 3
-# Beside the report: what the supervisor knows of the fate of the role's checkpoints.
-KNOWN_CHECKPOINTS_NAME = "known-checkpoints.json"
+# Of those that no status has decided about a trainer tells no more: while no operator answers, that bounds the disk.
+MOST_UNDECIDED = 8
+# Beside the report: the steps of this attempt that the run's status names, as it was last answered; a JSON list.
+NAMED_STEPS_NAME = "named-steps.json"
 
 
 def kept_steps(losses: Mapping[int, float | None]) -> frozenset[int]:
@@ -29,23 +27,11 @@ def kept_steps(losses: Mapping[int, float | None]) -> frozenset[int]:
     return frozenset(sorted(losses)[-KEPT:] + best)
 
 
-class KnownCheckpoints(ApiModel):
-    """What the supervisor knows of the fate of its role's checkpoints; it writes this beside the report."""
+def undecided(step: int, named: Collection[int]) -> bool:
+    """Whether a status that names these steps has not seen the checkpoint: what it names is told in the order of the steps."""
+    return step > max(named, default=-1)
 
-    named: Annotated[
-        tuple[int, ...] | None,
-        Field(description="The steps that the run's status names, as it was last answered; unset: nobody said."),
-    ] = None
-    told: Annotated[
-        tuple[int, ...],
-        Field(description="The steps that a push may have told, and that no status has decided about yet."),
-    ] = ()
 
-    def is_free(self, step: int) -> bool:
-        """Whether no status names the checkpoint or ever will: it went on to a newer one, or nobody heard of this one."""
-        named = self.named or ()
-        return step not in named and (step < max(named, default=-1) or step not in self.told)
-
-    def answered(self, named: tuple[int, ...]) -> KnownCheckpoints:
-        """Return what is known once a status names these."""
-        return KnownCheckpoints(named=named, told=tuple(step for step in self.told if step > max(named, default=-1)))
+def left_out(step: int, named: Collection[int]) -> bool:
+    """Whether a status that names these steps has seen the checkpoint and gone on without it."""
+    return step not in named and not undecided(step, named)

@@ -33,7 +33,7 @@ def outcome_of(report: Report, end: RoleEnd, cause: StopCause | None, run: RunFi
     said = report.outcome
     if said is not None and said.reason not in _SECONDARY:
         return said
-    checkpoint = report.checkpoints[-1] if report.checkpoints else None
+    checkpoint = report.last_checkpoint
     if cause is not None and cause.reason == Reason.BUDGET_REACHED:
         return _at_budget(checkpoint or _resumed(run, at), cause, run)
     if cause is not None:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from halo_api.retention import KNOWN_CHECKPOINTS_NAME
+from halo_api.retention import NAMED_STEPS_NAME
 from halo_api.run_file import (
     BORN_PATH,
     CA_PATH,
@@ -33,9 +33,9 @@ class Paths:
     born: Path = Path(BORN_PATH)
 
     @property
-    def known_checkpoints(self) -> Path:
-        """Where the role reads which of its checkpoints the run's status names, or may come to name."""
-        return self.report.with_name(KNOWN_CHECKPOINTS_NAME)
+    def named_steps(self) -> Path:
+        """Where the role reads which of its checkpoints the run's status names."""
+        return self.report.with_name(NAMED_STEPS_NAME)
 
 
 def pod_paths() -> Paths:

@@ -17,13 +17,9 @@ TIMEOUT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class PushFailure:
-    """Why a push was not taken; `standby` when another replica would take it, `final` when nobody will any more.
-
-    `unheard` when it is certain that no operator keeps anything of it.
-    """
+    """Why a push was not taken; `standby` when another replica would take it, `final` when nobody will any more."""
 
     message: str
-    unheard: bool = False
     standby: bool = False
     final: bool = False
 
@@ -34,7 +30,6 @@ def push(report: Report, url: str, paths: Paths) -> Answer | PushFailure:
     The connection is new each time too: a Service balances connections, so the next one may reach the leader.
     """
     parts = urlsplit(url)
-    sent = False
     try:
         token = paths.token.read_text().strip()
         context = ssl.create_default_context(cafile=str(paths.ca))
@@ -42,8 +37,6 @@ def push(report: Report, url: str, paths: Paths) -> Answer | PushFailure:
             parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS, context=context
         )
         try:
-            connection.connect()
-            sent = True
             connection.request(
                 "POST",
                 parts.path or "/",
@@ -55,14 +48,11 @@ def push(report: Report, url: str, paths: Paths) -> Answer | PushFailure:
         finally:
             connection.close()
     except (OSError, http.client.HTTPException) as error:
-        return PushFailure(f"{type(error).__name__}: {error}", unheard=not sent)
+        return PushFailure(f"{type(error).__name__}: {error}")
     if response.status != 200:
         said = body[:200].decode("utf-8", "replace").strip()
         return PushFailure(
-            f"HTTP {response.status}: {said}",
-            unheard=response.status != 500,
-            standby=response.status == 503,
-            final=response.status == 410,
+            f"HTTP {response.status}: {said}", standby=response.status == 503, final=response.status == 410
         )
     try:
         return Answer.model_validate_json(body)

@@ -5,6 +5,7 @@ A push may hang for seconds, and neither the deadline nor a dead role may wait f
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -15,7 +16,6 @@ from pydantic import ValidationError
 
 from halo_api.report import Answer, Report
 from halo_api.run_file import RunFile
-from halo_supervisor.known import Known
 from halo_supervisor.paths import Paths
 from halo_supervisor.push import PushFailure, push
 
@@ -37,7 +37,7 @@ class Reporter:
         self._retries = 0
         self._pause = FIRST_RETRY_SECONDS
         self._failure: PushFailure | None = None
-        self._known = Known(paths.known_checkpoints)
+        self._named: tuple[int, ...] | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -83,7 +83,8 @@ class Reporter:
         while not self._stop.wait(LOOK_SECONDS):
             report = self.current()
             # The outcome is the supervisor's to settle (a stopped role calls itself interrupted), so it goes last.
-            report = report.model_copy(update={"outcome": None})
+            # A checkpoint that is held back is told by it too: until then the role may delete it.
+            report = report.model_copy(update={"outcome": None, "held": None})
             checkpoints = tuple(checkpoint.step for checkpoint in report.checkpoints)
             news = checkpoints != pushed_checkpoints and self._retries == 0
             if time.monotonic() < due and not news:
@@ -98,14 +99,8 @@ class Reporter:
     def _push(self, report: Report) -> Answer | None:
         assert self._run.reporting is not None
         self._sequence += 1
-        steps = steps_of(report)
-        if not self._known.telling(steps) or not steps <= steps_of(self.current()):
-            # The role has taken one back meanwhile, to delete it: the next push says which are left.
-            report = report.model_copy(update={"checkpoints": ()})
         answer = push(report.model_copy(update={"sequence": self._sequence}), self._run.reporting.url, self._paths)
         if isinstance(answer, PushFailure):
-            if answer.unheard:
-                self._known.unheard()
             backoff = min(FIRST_RETRY_SECONDS * 2**self._retries, self._longest_pause)
             self._pause = STANDBY_RETRY_SECONDS if answer.standby else backoff
             self._retries += 1
@@ -115,19 +110,26 @@ class Reporter:
             self._failure = answer
             return None
         self._retries = 0
-        self._known.answered(answer)
+        self._keep_named(answer)
         self._answered(answer)
         return answer
+
+    def _keep_named(self, answer: Answer) -> None:
+        """Tell the role which of its checkpoints the run's status names: it may delete those that it has left out."""
+        if answer.checkpoints is None or answer.checkpoints == self._named:
+            return
+        new = self._paths.named_steps.with_name(f".{self._paths.named_steps.name}")
+        try:
+            new.write_text(json.dumps(answer.checkpoints))
+            new.replace(self._paths.named_steps)
+            self._named = answer.checkpoints
+        except OSError as error:
+            log.warning("%s can't be written: %s", self._paths.named_steps, error)
 
     @property
     def _longest_pause(self) -> float:
         assert self._run.reporting is not None
         return max(FIRST_RETRY_SECONDS, self._run.reporting.interval_seconds)
-
-
-def steps_of(report: Report) -> set[int]:
-    """Return the steps whose checkpoints the report names."""
-    return {checkpoint.step for checkpoint in report.checkpoints}
 
 
 def read_report(path: Path, run: RunFile) -> Report | None:

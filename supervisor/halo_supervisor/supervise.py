@@ -46,8 +46,9 @@ def supervise(
         log.error("%s", error)
         _leave(Outcome(result="Failed", reason=Reason.CRASHED, message=str(error)), paths)
         return 1
-    # A report that lies here already is not of this attempt.
-    paths.report.unlink(missing_ok=True)
+    # What lies here already is not of this role.
+    for left in (paths.report, paths.named_steps):
+        left.unlink(missing_ok=True)
     countdown = Countdown(run.deadline, clock, origin)
     reporter = Reporter(run, paths, lambda answer: _heed(answer, countdown, stop))
     killed_before = oom_kills(paths.cgroups)

@@ -15,7 +15,7 @@ from trainer_support import chat, run_file, train_here, write_rows
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from halo_api.digests import files_digest
-from halo_api.retention import KNOWN_CHECKPOINTS_NAME
+from halo_api.retention import NAMED_STEPS_NAME
 from halo_trainer.checkpoints.digest import folder_files
 from halo_trainer.cli import main
 
@@ -59,34 +59,36 @@ def kept(root: Path) -> list[str]:
     return sorted(path.name for path in (root / "artifacts" / "run" / "checkpoints").iterdir())
 
 
-def test_the_report_names_the_checkpoints_that_are_there_and_no_others(root: Path) -> None:
-    """Nobody heard of any: the newest few stay, of which the last has the lowest loss, and one more from the last save on."""
-    report = train_here(run_file(saveSteps=1), root)
-    assert [checkpoint.step for checkpoint in report.checkpoints] == [3, 4, 5, 6]
-    assert kept(root) == ["step-3", "step-4", "step-5", "step-6"]
-
-
 @pytest.mark.parametrize(
-    ("known", "stay"),
+    ("named", "stay"),
     [
-        ({"named": [2]}, [2, 3, 4, 5, 6]),
-        ({"named": [1, 4], "told": [5]}, [1, 3, 4, 5, 6]),
-        ({"told": [1, 2]}, [1, 2, 3, 4, 5, 6]),
-        ({"named": [], "told": [1]}, [1, 3, 4, 5, 6]),
+        (None, [1, 2, 3, 4, 5, 6]),
+        ("half a fi", [1, 2, 3, 4, 5, 6]),
+        ("null", [1, 2, 3, 4, 5, 6]),
+        ("[]", [1, 2, 3, 4, 5, 6]),
+        ("[1]", [1, 2, 3, 4, 5, 6]),
+        ("[1, 4]", [1, 4, 5, 6]),
     ],
 )
-def test_what_a_status_names_or_may_come_to_name_stays(
-    known: dict[str, list[int]], stay: list[int], root: Path
+def test_a_checkpoint_goes_only_when_the_status_went_on_without_it(
+    named: str | None, stay: list[int], root: Path
 ) -> None:
-    (root / KNOWN_CHECKPOINTS_NAME).write_text(json.dumps(known))
+    if named is not None:
+        (root / NAMED_STEPS_NAME).write_text(named)
     report = train_here(run_file(saveSteps=1), root)
     assert [checkpoint.step for checkpoint in report.checkpoints] == stay
     assert kept(root) == [f"step-{step}" for step in stay]
 
 
-def test_nothing_is_deleted_while_what_is_known_cannot_be_read(root: Path) -> None:
-    (root / KNOWN_CHECKPOINTS_NAME).write_text("half a fi")
-    assert len(train_here(run_file(saveSteps=1), root).checkpoints) == len(kept(root)) == 6
+def test_while_nobody_answers_the_newest_is_held_back_and_the_outcome_tells_it(root: Path) -> None:
+    report = train_here(run_file(steps=11, saveSteps=1), root)
+    assert [checkpoint.step for checkpoint in report.checkpoints] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert report.outcome
+    assert report.outcome.checkpoint == report.held
+    assert report.held
+    assert report.held.step == 11
+    assert len(kept(root)) == 9
+    assert files_digest(folder_files(root / "artifacts" / "run" / "checkpoints" / "step-11")) == report.held.digest
 
 
 def test_the_room_for_more_checkpoints_is_told(root: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from halo_api.estimate import PhaseName
 from halo_api.report import CheckpointReport, DiskReport, Outcome, ProgressReport, Report
-from halo_api.retention import KNOWN_CHECKPOINTS_NAME, KnownCheckpoints
+from halo_api.retention import NAMED_STEPS_NAME
 from halo_api.run_file import RunFile
 from halo_trainer.files import replace_file
 
@@ -38,7 +39,7 @@ class Reporting:
     @property
     def last_checkpoint(self) -> CheckpointReport | None:
         """The newest finished checkpoint of this attempt."""
-        return self._report.checkpoints[-1] if self._report.checkpoints else None
+        return self._report.last_checkpoint
 
     @property
     def step(self) -> int:
@@ -47,17 +48,20 @@ class Reporting:
 
     @property
     def checkpoints(self) -> tuple[CheckpointReport, ...]:
-        """The finished checkpoints of this attempt that are on the disk."""
+        """The finished checkpoints of this attempt that anybody may have been told of."""
         return self._report.checkpoints
 
-    def known_checkpoints(self) -> KnownCheckpoints | None:
-        """Return what the supervisor knows of them: nothing before its first push, and None where that can't be read."""
+    @property
+    def held(self) -> CheckpointReport | None:
+        """The newest one, where it is held back."""
+        return self._report.held
+
+    def named_steps(self) -> list[int]:
+        """Return the steps of this attempt that the run's status names; none where nobody said."""
         try:
-            return KnownCheckpoints.model_validate_json(self._path.with_name(KNOWN_CHECKPOINTS_NAME).read_bytes())
-        except FileNotFoundError:
-            return KnownCheckpoints()
-        except (OSError, ValueError):
-            return None
+            return [int(step) for step in json.loads(self._path.with_name(NAMED_STEPS_NAME).read_bytes())]
+        except (OSError, TypeError, ValueError):
+            return []
 
     def phase(self, phase: str) -> None:
         """Say what the role is about."""
@@ -80,14 +84,19 @@ class Reporting:
             if time.monotonic() - self._written_at >= PROGRESS_SECONDS:
                 self._change()
 
-    def checkpoint(self, checkpoint: CheckpointReport, disk: DiskReport) -> None:
-        """Add a checkpoint that is complete on disk, and say what room is left: at once, it is one thing to write down."""
-        kept = [earlier for earlier in self._report.checkpoints if earlier.step != checkpoint.step]
-        self._change(checkpoints=(*kept, checkpoint), disk=disk)
+    def checkpoint(self, checkpoint: CheckpointReport, disk: DiskReport, hold: bool = False) -> bool:
+        """Tell, or hold back, a checkpoint that is complete on disk, and say what room is left; return whether that is written.
 
-    def name_checkpoints(self, checkpoints: tuple[CheckpointReport, ...]) -> bool:
-        """Name these checkpoints and no others; return whether that is written."""
-        return self._change(checkpoints=checkpoints)
+        At once: it is one thing to write down. One that was held back before is not there any more.
+        """
+        if hold:
+            return self._change(held=checkpoint, disk=disk)
+        return self._change(checkpoints=(*self._report.checkpoints, checkpoint), held=None, disk=disk)
+
+    def drop_checkpoints(self, steps: Collection[int]) -> None:
+        """Tell of these no more."""
+        if steps:
+            self._change(checkpoints=tuple(told for told in self._report.checkpoints if told.step not in steps))
 
     def room(self, disk: DiskReport) -> None:
         """Say what room the checkpoints have."""

@@ -20,7 +20,7 @@ from halo_trainer.adapter import write_adapter
 from halo_trainer.budget import Budget
 from halo_trainer.checkpoints.digest import check_checkpoint, folder_files
 from halo_trainer.checkpoints.folder import TrainedState, load_checkpoint, save_checkpoint
-from halo_trainer.checkpoints.retention import bytes_in, prune_checkpoints, room_for
+from halo_trainer.checkpoints.retention import bytes_in, prune_checkpoints, room_for, tell_checkpoint
 from halo_trainer.data.batches import micro_batches, rank_share, step_rows
 from halo_trainer.data.load import load_template
 from halo_trainer.failures import RunFailure
@@ -55,6 +55,10 @@ class Run:
     def folder(self, *parts: str) -> Path:
         """Return a folder of this attempt; it writes nowhere else."""
         return Path(volume_path(self.plan.output, self.volumes)).joinpath(*parts)
+
+    def checkpoint(self, step: int) -> Path:
+        """Return the folder of this attempt's checkpoint after a step."""
+        return self.folder("checkpoints", f"step-{step}")
 
 
 def train(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: Budget) -> Outcome:
@@ -192,15 +196,14 @@ def checkpoint(run: Run) -> None:
 
 
 def _write_checkpoint(run: Run) -> None:
-    name = f"step-{run.state.step}"
-    folder = run.folder("checkpoints", name)
+    folder = run.checkpoint(run.state.step)
     with run.report.spending("save"):
         # Before the save, which needs the room.
-        prune_checkpoints(run.report, lambda step: run.folder("checkpoints", f"step-{step}"))
+        prune_checkpoints(run.report, run.checkpoint)
         digest = save_checkpoint(folder, run.model, run.file.base, run.parameters, run.optimizer, run.state)
-    uri = f"{run.plan.output}/checkpoints/{name}"
-    report = CheckpointReport(step=run.state.step, uri=uri, digest=digest, loss=run.state.loss, at=now())
-    run.report.checkpoint(report, room_for(folder, bytes_in(folder)))
+    uri = f"{run.plan.output}/checkpoints/{folder.name}"
+    made = CheckpointReport(step=run.state.step, uri=uri, digest=digest, loss=run.state.loss, at=now())
+    tell_checkpoint(run.report, made, room_for(folder, bytes_in(folder)), run.checkpoint)
 
 
 def conclude(run: Run) -> Outcome:

@@ -1,47 +1,32 @@
-"""Deletes the checkpoints that no status names or can come to name, and says how much room there is for more."""
+"""Deletes the checkpoints that the run's status has left out, and says how much room there is for more."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from halo_api.report import CheckpointReport, DiskReport
-from halo_api.retention import KnownCheckpoints, kept_steps
+from halo_api.retention import MOST_UNDECIDED, left_out, undecided
+from halo_trainer.reporting import Reporting
 
 
-class Told(Protocol):
-    """What is told of the checkpoints, and what came of it: the report."""
-
-    @property
-    def checkpoints(self) -> tuple[CheckpointReport, ...]:
-        """Those that the report names."""
-
-    def name_checkpoints(self, checkpoints: tuple[CheckpointReport, ...]) -> bool:
-        """Name these and no others; return whether that is written."""
-
-    def known_checkpoints(self) -> KnownCheckpoints | None:
-        """Return what the supervisor knows of them; None where that can't be read."""
-
-
-def prune_checkpoints(report: Told, folder: Callable[[int], Path]) -> None:
-    """Delete checkpoints of this attempt, but what the status names, the newest few, and the best.
-
-    They are taken back before the second look at what was told: either the supervisor sees that and never tells them, or it
-    came first, and they stay until a status went on from them. While no operator is there, that bounds what is on the disk.
-    """
-    own, known = report.checkpoints, report.known_checkpoints()
-    spare = {c.step for c in own} - kept_steps({c.step: c.loss for c in own})
-    gone = {step for step in spare if known is not None and known.is_free(step)}
-    if not gone or not report.name_checkpoints(tuple(c for c in own if c.step not in gone)):
-        return
-    known = report.known_checkpoints()
-    stay = {step for step in gone if known is None or not known.is_free(step)}
-    if stay:
-        report.name_checkpoints(tuple(c for c in own if c.step not in gone - stay))
-    for step in sorted(gone - stay):
+def prune_checkpoints(report: Reporting, folder: Callable[[int], Path]) -> None:
+    """Delete those of this attempt that a written status has left out, and no others."""
+    named = report.named_steps()
+    gone = [made.step for made in report.checkpoints if left_out(made.step, named)]
+    report.drop_checkpoints(gone)
+    for step in gone:
         shutil.rmtree(folder(step), ignore_errors=True)
+
+
+def tell_checkpoint(report: Reporting, made: CheckpointReport, disk: DiskReport, folder: Callable[[int], Path]) -> None:
+    """Report a new checkpoint; too many that nobody decided about, and it is held back instead, until there is a newer one."""
+    named, before = report.named_steps(), report.held
+    hold = sum(undecided(told.step, named) for told in report.checkpoints) >= MOST_UNDECIDED
+    # Nobody was told of the one before, once the report is written.
+    if report.checkpoint(made, disk, hold) and before:
+        shutil.rmtree(folder(before.step), ignore_errors=True)
 
 
 def room_for(folder: Path, checkpoint_bytes: int) -> DiskReport:
