@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from halo_api.report import Answer, Report
 from halo_api.run_file import REPORT_AUDIENCE
 from halo_operator.cluster import Cluster, ClusterError, Object
-from halo_operator.plan.names import ATTEMPT_LABEL, OWNER_ANNOTATION, RANK_LABEL, RUN_LABEL
+from halo_operator.plan.names import ATTEMPT_LABEL, OWNER_ANNOTATION, RANK_LABEL, ROLE_LABEL, RUN_LABEL
 from halo_operator.queue import Key
 from halo_operator.reports import Reports
 
@@ -59,6 +59,7 @@ class ReportServer:
         labels = pod["labels"]
         if (
             labels.get(RUN_LABEL) != report.run_uid
+            or labels.get(ROLE_LABEL) != "trainer"
             or labels.get(ATTEMPT_LABEL) != str(report.attempt)
             or not pod["owner"]
         ):

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Literal
 
@@ -16,8 +17,10 @@ from trainer_support import adapter_bytes, run_file, start, train_here
 from halo_api.conditions import Reason
 from halo_api.digests import files_digest
 from halo_api.report import AdapterReport, CheckpointReport, Outcome, Report
-from halo_api.run_file import RunFile, address
+from halo_api.run_file import RunFile, address, volume_path
 from halo_trainer.checkpoints.digest import folder_files
+from halo_trainer.files import copy_durably
+from halo_trainer.store import Changed, copy_whole
 
 STORE = "adapters"
 
@@ -178,6 +181,29 @@ def test_what_lies_where_an_adapter_belongs_does_not_keep_it_away(planted: str, 
     else:
         at.symlink_to(root / "artifacts" / "run" / ("adapter" if "right" in planted else "nothing"))
     place(root, publish(root, run, tmp_path).adapter)
+
+
+def test_a_link_that_somebody_puts_on_the_claim_leads_neither_to_the_pods_own_files_nor_over_them(
+    root: Path, tmp_path: Path
+) -> None:
+    """Between the check and the copy: a copy of the pod's token would lie where everybody reads."""
+    files = folder_files(Path(volume_path(trained(root).publish.source.uri, str(root))))  # type: ignore[union-attr]
+    source, store, work = root / "artifacts" / "run" / "adapter", root / "artifacts" / STORE, tmp_path / "report.json"
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as token:
+        Path(token, "token").write_text("secret")
+        (source / "adapter_config.json").unlink()
+        (source / "adapter_config.json").symlink_to(f"{token}/token")
+        with pytest.raises(Changed, match=r"adapter_config\.json, which leads to another volume"):
+            copy_whole(files, source, store / "one")
+        (source / "adapter_config.json").unlink()
+        (source / "adapter_config.json").write_text('{"outcome": "forged"}')
+        link = store / "two" / "adapter_config.json"
+        link.parent.mkdir(parents=True)
+        link.symlink_to(work)
+        with pytest.raises(FileExistsError):
+            copy_durably(source / "adapter_config.json", link, source.stat().st_dev)
+    assert not work.exists()
+    assert sorted(os.listdir(store)) == ["two"]
 
 
 def of_run(run: RunFile, uid: str) -> RunFile:

@@ -90,6 +90,7 @@ def test_what_was_trained_is_in_the_status_before_its_pods_go_and_a_pod_without_
     text = str(plan.create[0]["spec"])
     assert "nvidia.com/gpu" not in text
     assert "finalizers" not in plan.create[0]["metadata"], "it is not metered"
+    assert "serviceAccountToken" not in text, "it pushes no report, and has no token to lose"
 
 
 def test_all_of_it_follows_from_the_status() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from halo_api.report import Report
 from halo_api.training_job import TrainingJobStatus
 from halo_operator.cluster import Cluster
+from halo_operator.plan import names
+from halo_operator.plan.world import Object
 from halo_operator.reports import Reports
 from halo_operator.server import LARGEST_REPORT, ReportServer, application
 from tests.unit import builders
@@ -34,6 +37,42 @@ def test_what_is_too_long_for_a_report_is_not_read_and_a_standby_takes_none() ->
 
     answers = [asyncio.run(push(*asked)) for asked in ((True, LARGEST_REPORT), (True, LARGEST_REPORT + 1), (False, 1))]
     assert answers == [400, 413, 503]
+
+
+class OnePod:
+    """A cluster of one pod of a run, whose token anybody may have."""
+
+    def __init__(self, role: str) -> None:
+        labels = {names.RUN_LABEL: "uid-1", names.ATTEMPT_LABEL: "1", names.RANK_LABEL: "0", names.ROLE_LABEL: role}
+        self.pod = {
+            "metadata": {"uid": "pod-1", "labels": labels, "annotations": {names.OWNER_ANNOTATION: "TrainingJob/run"}}
+        }
+
+    async def ask(self, review: Object) -> Object:
+        extra = {
+            f"authentication.kubernetes.io/pod-{key}": [f"pod-{key}" if key == "name" else "pod-1"]
+            for key in ("name", "uid")
+        }
+        user = {"username": "system:serviceaccount:team-a:default", "extra": extra}
+        return {"status": {"authenticated": True, "audiences": review["spec"]["audiences"], "user": user}}
+
+    async def get(self, *_: str) -> Object:
+        return self.pod
+
+
+@pytest.mark.parametrize(("role", "code"), [("trainer", 200), ("publish", 403), ("verify", 403), ("inspect", 403)])
+def test_only_a_pod_that_trains_says_how_a_run_goes(role: str, code: int) -> None:
+    """A checkpoint that another one told of would be published, with a receipt."""
+
+    async def pushed() -> tuple[int, Report | None]:
+        reports = Reports()
+        server = ReportServer(cast(Cluster, OnePod(role)), reports, lambda _: None, lambda: True)
+        async with TestClient(TestServer(application(web.post("/v1/reports", server.take)))) as client:
+            body = report(step=100).model_dump_json(by_alias=True)
+            answer = await client.post("/v1/reports", data=body, headers={"Authorization": "Bearer t"})
+            return answer.status, reports.latest("uid-1")
+
+    assert asyncio.run(pushed()) == (code, report(step=100) if code == 200 else None)
 
 
 def test_an_older_report_never_replaces_a_newer() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -23,14 +24,21 @@ def write_durably(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def copy_durably(source: Path, target: Path) -> None:
-    """Copy a file, with the folders it needs, and have it on the disk before returning."""
+def copy_durably(source: Path, target: Path, device: int) -> None:
+    """Copy a file, with the folders it needs, and have it on the disk before returning.
+
+    Whoever else mounts the volumes may put links on them: what is read must lie on that device, since the pod's own files,
+    such as its token, lie on another, and what is written must be new. Raises OSError.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
-    with source.open("rb") as read, target.open("wb") as file:
-        shutil.copyfileobj(read, file, 1 << 20)
-        file.flush()
-        os.fchmod(file.fileno(), FILE_MODE)
-        os.fsync(file.fileno())
+    with source.open("rb") as read:
+        if os.fstat(read.fileno()).st_dev != device:
+            raise OSError(errno.EXDEV, "leads to another volume", str(source))
+        with target.open("xb") as file:
+            shutil.copyfileobj(read, file, 1 << 20)
+            file.flush()
+            os.fchmod(file.fileno(), FILE_MODE)
+            os.fsync(file.fileno())
 
 
 def replace_file(path: Path, text: str) -> None:

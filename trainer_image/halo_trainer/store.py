@@ -77,9 +77,15 @@ def copy_whole(
     files: tuple[AdapterFile, ...], source: Path, target: Path, writer: str = "", *, over: bool = True
 ) -> None:
     """Copy files from below `source` to a folder that appears in one step, with these bytes; raises Changed."""
+    device = source.stat().st_dev
     with whole_folder(target, writer, over=over) as partial:
         for file in files:
-            copy_durably(source / file.path, partial / file.path)
+            try:
+                copy_durably(source / file.path, partial / file.path, device)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                raise Changed(f"{file.path}, which {error.strerror},") from None
         # The bytes were read twice, and only the first time against the digest.
         if (copied := folder_files(partial)) != files:
             raise Changed(files_digest(copied))

@@ -51,6 +51,7 @@ def pod(
     text = run_file.canonical()
     claims = {claim: claim not in write for claim in (*read, *write)}
     volumes = {claim: volume_name(index) for index, claim in enumerate(claims)}
+    tokens = [report_token()] if run_file.reporting else []
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -113,7 +114,10 @@ def pod(
                     "volumeMounts": [
                         {"name": "info", "mountPath": INFO_FOLDER, "readOnly": True},
                         {"name": "born", "mountPath": BORN_FOLDER, "readOnly": True},
-                        {"name": "token", "mountPath": TOKEN_PATH.rsplit("/", 1)[0], "readOnly": True},
+                        *(
+                            {"name": "token", "mountPath": TOKEN_PATH.rsplit("/", 1)[0], "readOnly": True}
+                            for _ in tokens
+                        ),
                         {"name": "work", "mountPath": WORK_FOLDER},
                         {"name": "tmp", "mountPath": "/tmp"},
                         {"name": "shm", "mountPath": "/dev/shm"},
@@ -145,20 +149,7 @@ def pod(
                         "items": [{"path": BORN_PATH.rsplit("/", 1)[1], "fieldRef": {"fieldPath": "metadata.uid"}}]
                     },
                 },
-                {
-                    "name": "token",
-                    "projected": {
-                        "sources": [
-                            {
-                                "serviceAccountToken": {
-                                    "audience": REPORT_AUDIENCE,
-                                    "expirationSeconds": TOKEN_SECONDS,
-                                    "path": "token",
-                                }
-                            }
-                        ]
-                    },
-                },
+                *tokens,
                 {"name": "work", "emptyDir": {"sizeLimit": "64Mi"}},
                 {"name": "tmp", "emptyDir": {}},
                 {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
@@ -169,6 +160,12 @@ def pod(
             ],
         },
     }
+
+
+def report_token() -> Object:
+    """Return the volume of the token that a report is pushed with; what pushes none has none to lose."""
+    source = {"audience": REPORT_AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": "token"}
+    return {"name": "token", "projected": {"sources": [{"serviceAccountToken": source}]}}
 
 
 def owner(meta: Meta) -> Object:
