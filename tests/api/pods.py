@@ -86,9 +86,7 @@ class PlayedNode:
                     self._beat()
                 for pod in self.admin.items(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NODE}"):
                     meta = pod["metadata"]
-                    labels = meta.get("labels", {})
-                    of_no_run = "halo.training/run" not in labels or labels.get("halo.training/role") == "verify"
-                    if "deletionTimestamp" in meta and of_no_run:
+                    if "deletionTimestamp" in meta and "halo.training/run" not in meta.get("labels", {}):
                         self.admin.delete(path_of(pod), gracePeriodSeconds=0)
                     if self.publishes and waits_to_publish(pod):
                         finish(self, pod, published(pod))

@@ -192,8 +192,10 @@ def in_every_state(stage: Stage) -> Object:
     stage.create(training_job(stage.base, "waiting", budget=BUDGET, lora={"dataset": "later"}))
     pod = stage.start("over", budget=BUDGET)
     pods.finish(stage.node, pod, trained(pod), after=36)
-    # Its adapter is published before no pod finds a node any more.
+    # Its adapter is published, and verified, before no pod finds a node any more.
     stage.until_state("Succeeded", "over")
+    verifies = stage.verify_pod("over")
+    pods.finish(stage.node, verifies, pods.verified(stage.api.request("GET", stage.path("adapters", "over"))))
     pod = stage.start("suspended", budget=BUDGET)
     pods.run(stage.node, pod)
     stage.until_state("Running", "suspended")
