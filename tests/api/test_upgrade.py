@@ -156,7 +156,9 @@ def test_the_new_operator_leaves_what_is_over_and_goes_on_with_what_is_not(
             return found
 
         def pods_of(run: str) -> list[Object]:
-            return [pod for pod in made() if pod["metadata"]["ownerReferences"][0]["name"] == run]
+            # An adapter of that name has one of its own, which verifies it.
+            owners = [(pod, pod["metadata"]["ownerReferences"][0]) for pod in made()]
+            return [pod for pod, owner in owners if (owner["kind"], owner["name"]) == ("TrainingJob", run)]
 
         eventually(
             lambda: bool(pods_of("fresh") and pods_of("live")), f"both have a pod: {operator.said()[-2000:]}", 60

@@ -266,6 +266,8 @@ def test_a_run_that_fits_no_node_is_queued_and_says_what_is_missing(place: Place
     }
     place.kubectl("apply", "-f", "-", stdin=huge)
     apply_run(place, "queued", gpu={"type": "sixteen-a-node", "count": 16}, batch=16)
-    job = wait_for(place, "queued", "Queued", seconds=60)
-    assert "Insufficient nvidia.com/gpu" in job["status"]["waiting"]
-    assert condition(job, "Scheduled")["reason"] == "Unschedulable"
+    wait_for(place, "queued", "Queued", seconds=60)
+    # The scheduler may first see claims that are not bound yet.
+    waiting = lambda: get(place, "trainingjob", "queued")["status"].get("waiting") or ""  # noqa: E731
+    eventually(lambda: "Insufficient nvidia.com/gpu" in waiting(), "it says what is missing", 60)
+    assert condition(get(place, "trainingjob", "queued"), "Scheduled")["reason"] == "Unschedulable"
