@@ -224,7 +224,10 @@ def test_one_that_brings_nothing_is_given_up(played: Played, capsys: pytest.Capt
 def test_whoever_ends_it_the_pod_and_the_half_folder_go(number: signal.Signals, played: Played) -> None:
     played.plan(hang=True)
     process = subprocess.Popen(
-        [sys.executable, "-m", "halo_cli", "adapter", "pull", "run", "out"], stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "halo_cli", "adapter", "pull", "run", "out"],
+        stderr=subprocess.DEVNULL,
+        # A shell's background jobs, as these tests may be, ignore Ctrl-C and hand that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     while not (played.state / "hangs").exists():
         assert process.poll() is None
