@@ -21,7 +21,7 @@ from halo_api.conditions import Reason
 from halo_api.report import Report
 from halo_api.run_file import RunFile
 from halo_api.run_status import FrozenLora
-from halo_trainer.adapter import load_adapter_weights
+from halo_trainer.adapter import WEIGHTS, put_weights
 from halo_trainer.data.load import load_template, load_tokenizer, training_pairs
 from halo_trainer.data.preference import TokenPair
 from halo_trainer.data.template import TokenRow
@@ -100,7 +100,7 @@ def models(root: Path, continues: bool) -> tuple[Dpo, Any, list[TokenPair], Path
     folder = root / "models" / "tiny"
     lora = FrozenLora.model_validate(LORA | {"dataset": "pairs", "rank": 4, "alpha": 8})
     model = attach_lora(load_base(base, folder), lora, 0)
-    load_adapter_weights(model, root / "artifacts" / "parent" / "adapter")
+    put_weights(model, safetensors.torch.load_file(root / "artifacts" / "parent" / "adapter" / WEIGHTS))
     data = dpo_file().data
     assert data
     rows = training_pairs(data, root / "data" / "pairs.jsonl", load_template(base, folder))
@@ -128,7 +128,7 @@ def test_the_loss_by_hand(continues: bool, pairs: Path) -> None:
     reference = load_base(dpo_file().base, folder)
     if continues:
         reference = attach_lora(reference, FrozenLora.model_validate({"dataset": "pairs", "rank": 4, "alpha": 8}), 0)
-        load_adapter_weights(reference, pairs / "artifacts" / "parent" / "adapter")
+        put_weights(reference, safetensors.torch.load_file(pairs / "artifacts" / "parent" / "adapter" / WEIGHTS))
     torch.manual_seed(1)
     for name, parameter in model.named_parameters():
         if ".default." in name:

@@ -20,7 +20,9 @@ from halo_trainer.checkpoints.digest import folder_files
 from halo_trainer.data.jsonl import file_digest
 from halo_trainer.data.load import load_template, training_rows
 from halo_trainer.failures import RunFailure, failure_of
+from halo_trainer.files import write_durably
 from halo_trainer.inspection import inspect
+from halo_trainer.model import load_base
 from halo_trainer.reporting import Reporting
 
 
@@ -211,6 +213,40 @@ def test_a_checkpoint_that_is_not_the_reported_one_is_refused(damage: str, root:
     assert reason == Reason.CHECKPOINT_CORRUPT
     assert message.startswith(f"checkpoint of step 6 at {last.uri}: found sha256:")
     assert f"it was written with {last.digest}" in message
+
+
+def test_a_checkpoint_that_another_pod_changes_between_the_check_and_the_load_is_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base is loaded in between, which takes minutes."""
+    last = train_here(run_file(), root).checkpoints[-1]
+    theirs = root / "artifacts" / "run" / "checkpoints" / "step-6" / "adapter" / "adapter_model.safetensors"
+
+    def load(*arguments: Any) -> Any:
+        tensors = safetensors.torch.load(theirs.read_bytes())
+        theirs.write_bytes(safetensors.torch.save({name: tensor + 1 for name, tensor in tensors.items()}))
+        return load_base(*arguments)
+
+    monkeypatch.setattr("halo_trainer.train.load_base", load)
+    resume = {"step": 6, "uri": last.uri, "digest": last.digest}
+    reason, message = failed(train_here(run_file(output="a2", resume=resume), root))
+    assert reason == Reason.CHECKPOINT_CORRUPT
+    assert "found adapter/adapter_model.safetensors of sha256:" in message
+
+
+def test_what_is_vouched_for_is_what_was_in_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another pod that mounts the claim is quicker than the hash over what was just written."""
+
+    def write(path: Path, data: bytes) -> None:
+        write_durably(path, data)
+        if path.name == "adapter_config.json":
+            path.with_name("adapter_model.safetensors").write_bytes(b"another's")
+
+    monkeypatch.setattr("halo_trainer.adapter.write_durably", write)
+    report = train_here(run_file(), root)
+    reason, message = failed(report)
+    assert (reason, report.checkpoints) == (Reason.CRASHED, ())
+    assert "found adapter/adapter_model.safetensors changed a moment after it was written" in message
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small volume needs root")

@@ -10,6 +10,7 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
+from halo_api.digests import bytes_digest
 from halo_api.run_file import BaseRef
 from halo_trainer.files import write_durably
 
@@ -25,25 +26,23 @@ def adapter_tensors(model: Any) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(state.items())}
 
 
-def write_adapter(model: Any, base: BaseRef, folder: Path) -> None:
-    """Write weights and configuration into an existing folder.
+def write_adapter(model: Any, base: BaseRef, folder: Path) -> dict[str, str]:
+    """Write weights and configuration into an existing folder; return the digests of what was written, by path.
 
     Not `save_pretrained`: it writes a model card with versions in it, and the folder that the base was loaded from; and a
     set, whose order changes from process to process, as the target modules.
     """
-    write_durably(folder / WEIGHTS, safetensors.torch.save(adapter_tensors(model), metadata={"format": "pt"}))
+    weights = safetensors.torch.save(adapter_tensors(model), metadata={"format": "pt"})
     config = model.peft_config["default"].to_dict() | {
         "base_model_name_or_path": base.name,
         "revision": base.revision,
         "inference_mode": True,
     }
     text = json.dumps(config, default=sorted, indent=2, sort_keys=True) + "\n"
-    write_durably(folder / CONFIG, text.encode())
-
-
-def load_adapter_weights(model: Any, folder: Path) -> None:
-    """Put saved weights into a model that has the same adapter."""
-    put_weights(model, safetensors.torch.load_file(folder / WEIGHTS))
+    written = {WEIGHTS: weights, CONFIG: text.encode()}
+    for name, data in written.items():
+        write_durably(folder / name, data)
+    return {name: bytes_digest(data) for name, data in written.items()}
 
 
 def put_weights(model: Any, tensors: Mapping[str, Tensor]) -> None:

@@ -18,7 +18,7 @@ from halo_api.report import AdapterReport, CheckpointReport, Outcome
 from halo_api.run_file import RunFile, TrainPlan, volume_path
 from halo_trainer.adapter import write_adapter
 from halo_trainer.budget import Budget
-from halo_trainer.checkpoints.digest import check_checkpoint, folder_files
+from halo_trainer.checkpoints.digest import Checked, as_written, check_checkpoint
 from halo_trainer.checkpoints.folder import TrainedState, load_checkpoint, save_checkpoint
 from halo_trainer.checkpoints.retention import bytes_in, prune_checkpoints, room_for, tell_checkpoint
 from halo_trainer.data.batches import micro_batches, rank_share, step_rows
@@ -87,9 +87,10 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: B
         # Hours of steps must not end at a folder that can't be written to.
         Path(volume_path(plan.output, volumes)).mkdir(parents=True, exist_ok=True)
     device = settle_torch()
-    checkpoint = Path(volume_path(plan.resume.uri, volumes)) if plan.resume else None
-    if plan.resume and checkpoint:
-        check_checkpoint(checkpoint, plan.resume)
+    checkpoint = None
+    if plan.resume:
+        kept = Path(volume_path(plan.resume.uri, volumes))
+        checkpoint = Checked(kept, plan.resume, check_checkpoint(kept, plan.resume))
     parent = None
     # A resume's weights are its checkpoint's, but dpo holds them to those that the run began with.
     if plan.parent and (checkpoint is None or plan.lora.method == "dpo"):
@@ -112,7 +113,7 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: B
     method = make(model, device)
     if checkpoint:
         state = load_checkpoint(checkpoint, model, parameters, optimizer)
-        print(f"resuming after step {state.step} from {checkpoint}", flush=True)
+        print(f"resuming after step {state.step} from {checkpoint.folder}", flush=True)
     return Run(file, plan, volumes, ranks, report, device, method, model, parameters, optimizer, state, budget)
 
 
@@ -219,8 +220,7 @@ def _write_result(run: Run) -> Outcome:
         return Outcome(result="Succeeded", reason=Reason.SUCCEEDED, message=message)
     run.report.phase("Finishing")
     with whole_folder(run.folder("adapter")) as partial:
-        write_adapter(run.model, run.file.base, partial)
-        files = folder_files(partial)
+        files = as_written(partial, write_adapter(run.model, run.file.base, partial))
     adapter = AdapterReport(
         uri=f"{run.plan.output}/adapter", digest=files_digest(files), step=run.state.step, files=files
     )

@@ -15,10 +15,10 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from halo_api.digests import files_digest
+from halo_api.digests import bytes_digest, files_digest
 from halo_api.run_file import BaseRef
-from halo_trainer.adapter import load_adapter_weights, write_adapter
-from halo_trainer.checkpoints.digest import folder_files
+from halo_trainer.adapter import WEIGHTS, put_weights, write_adapter
+from halo_trainer.checkpoints.digest import Checked, as_written
 from halo_trainer.files import whole_folder, write_durably
 
 OPTIMIZER = "optimizer.safetensors"
@@ -48,19 +48,22 @@ def save_checkpoint(
     with whole_folder(folder) as partial:
         (partial / "adapter").mkdir()
         (partial / "trainer").mkdir()
-        write_adapter(model, base, partial / "adapter")
+        adapter = write_adapter(model, base, partial / "adapter")
         moments = safetensors.torch.save(_optimizer_tensors(parameters, optimizer))
-        write_durably(partial / "trainer" / OPTIMIZER, moments)
-        write_durably(partial / "trainer" / STATE, json.dumps(asdict(state), sort_keys=True).encode())
-        return files_digest(folder_files(partial))
+        own = {OPTIMIZER: moments, STATE: json.dumps(asdict(state), sort_keys=True).encode()}
+        for name, data in own.items():
+            write_durably(partial / "trainer" / name, data)
+        written = {f"adapter/{name}": digest for name, digest in adapter.items()}
+        written |= {f"trainer/{name}": bytes_digest(data) for name, data in own.items()}
+        return files_digest(as_written(partial, written))
 
 
 def load_checkpoint(
-    folder: Path, model: Any, parameters: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer
+    checked: Checked, model: Any, parameters: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer
 ) -> TrainedState:
     """Put a checkpoint into model and optimizer; the model must be on its device."""
-    load_adapter_weights(model, folder / "adapter")
-    tensors = safetensors.torch.load_file(folder / "trainer" / OPTIMIZER)
+    put_weights(model, safetensors.torch.load(checked.read(f"adapter/{WEIGHTS}")))
+    tensors = safetensors.torch.load(checked.read(f"trainer/{OPTIMIZER}"))
     for name, parameter in parameters.items():
         prefix = f"{name}|"
         found = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
@@ -68,7 +71,7 @@ def load_checkpoint(
         optimizer.state[parameter] = {
             key: tensor if key == "step" else tensor.to(parameter.device) for key, tensor in found.items()
         }
-    return TrainedState(**json.loads((folder / "trainer" / STATE).read_text()))
+    return TrainedState(**json.loads(checked.read(f"trainer/{STATE}")))
 
 
 def _optimizer_tensors(parameters: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
