@@ -19,6 +19,9 @@ NO_WAY_OUT = at_creation(
     " + 'and no part begins with . or -'",
     ".files",
 )
+# A PEFT folder: its configuration, and its weights.
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
 
 
 class AdapterFile(ApiModel):

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from halo_api.adapter import FILE_PATH, AdapterFile
+from halo_api.adapter import CONFIG, FILE_PATH, WEIGHTS, AdapterFile
 from halo_api.base import ApiModel
 from halo_api.file_stream import MAX_BYTES, MAX_FILES
 
-CONFIG = "adapter_config.json"
-WEIGHTS = "adapter_model.safetensors"
 CONFIG_BYTES = 1 << 20
 # How much of the weights is read for their names and shapes; 30,000 tensors take 5 MB.
 HEADER_BYTES = 32 << 20
+# More names than that are no adapter's; the walk must end.
+MAX_NAMES = 10_000
 # What belongs to an adapter beside its weights. A pickle runs code when it is loaded, whatever it is called.
 SUFFIXES = (".safetensors", ".json", ".jinja", ".md", ".model", ".txt")
 NAMES = ("LICENSE", "NOTICE")
@@ -51,6 +54,34 @@ class Lora:
     alpha: float
     base: str | None
     revision: str | None
+
+
+def looked_at(folder: Path, is_file: Callable[[Path], bool] = Path.is_file) -> Folder:
+    """Return what is in a folder; raises Misfit for what is no LoRA's, and OSError where it can't be read."""
+    kept, left_out = choose(names_in(folder))
+    files = []
+    for name in kept:
+        if not is_file(folder / name):
+            raise Misfit(f"{name}: found what is no file of it; import a folder of files")
+        with (folder / name).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            files.append(AdapterFile(path=name, sha256=f"sha256:{digest}", size=file.tell()))
+    with (folder / CONFIG).open("rb") as file:
+        config = config_of(file.read(CONFIG_BYTES + 1))
+    with (folder / WEIGHTS).open("rb") as file:
+        weights = weights_of(file.read(HEADER_BYTES), (folder / WEIGHTS).stat().st_size)
+    return Folder(files=files, config=config, weights=weights, left_out=left_out)
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the paths of all files below a folder; a link to a folder counts as one."""
+    found: list[str] = []
+    for where, folders, files in os.walk(folder):
+        links = [name for name in folders if Path(where, name).is_symlink()]
+        found += [Path(where, name).relative_to(folder).as_posix() for name in (*files, *links)]
+        if len(found) > MAX_NAMES:
+            raise Misfit(f"found more than {MAX_NAMES} files; name the folder of one adapter")
+    return found
 
 
 def choose(names: Sequence[str]) -> tuple[list[str], list[str]]:

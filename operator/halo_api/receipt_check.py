@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ConfigDict, ValidationError
 
-from halo_api.adapter import AdapterFile, AdapterSpec
+from halo_api.adapter import CONFIG, AdapterFile, AdapterSpec
 from halo_api.base import ApiModel
 from halo_api.digests import bytes_digest, canonical
 from halo_api.receipt import PAYLOAD_TYPE, Receipt, Statement
@@ -195,8 +195,7 @@ def check_config(receipt: Receipt, config: Mapping[str, Any]) -> list[Finding]:
         ("r", receipt.adapter.rank),
         ("lora_alpha", receipt.adapter.alpha),
     )
-    where = "adapter_config.json"
-    return [_differs(f"{where}.{key}", config.get(key), said) for key, said in pairs if config.get(key) != said]
+    return [_differs(f"{CONFIG}.{key}", config.get(key), said) for key, said in pairs if config.get(key) != said]
 
 
 def subject_of(receipt: Receipt) -> str:

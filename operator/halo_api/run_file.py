@@ -23,8 +23,6 @@ DEADLINE_PATH = f"{INFO_FOLDER}/deadline.json"
 TOKEN_PATH = "/halo/token/token"  # noqa: S105
 WORK_FOLDER = "/halo/work"
 REPORT_PATH = f"{WORK_FOLDER}/report.json"
-# Beside the report: the step of the newest checkpoint that the run's status holds, as the operator last answered.
-SAVED_STEP_NAME = "saved-step"
 VOLUMES_FOLDER = "/volumes"
 DIGEST_VARIABLE = "HALO_RUN_FILE_SHA256"
 # A file of a volume that never changes: its time is when the node set up the pod's volumes, before it pulled the image.
@@ -38,8 +36,13 @@ def volume_path(uri: str, root: str = VOLUMES_FOLDER) -> str:
     return f"{root}/{uri.removeprefix('pvc://')}"
 
 
+def adapters_uri(claim: str) -> str:
+    """Return the folder of a claim that published and imported adapters lie in."""
+    return f"pvc://{claim}/adapters"
+
+
 def address(digest: str) -> str:
-    """Return the name of the folder that holds what has this digest."""
+    """Return the name of the folder there that holds what has this digest."""
     return digest.replace(":", "-")
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,32 +12,18 @@ from typing import BinaryIO
 from pydantic import TypeAdapter, ValidationError
 
 from halo_api import API_VERSION
-from halo_api.adapter import AdapterBase, AdapterFile, AdapterSpec
+from halo_api.adapter import CONFIG, AdapterBase, AdapterFile, AdapterSpec
 from halo_api.base import DNS_NAME, VolumeUri
 from halo_api.digests import files_digest
 from halo_api.file_stream import line_of, pack
 from halo_api.labels import IMPORTED, ORIGIN_LABEL
-from halo_api.peft import (
-    CONFIG,
-    CONFIG_BYTES,
-    HEADER_BYTES,
-    WEIGHTS,
-    Folder,
-    Lora,
-    Misfit,
-    choose,
-    config_of,
-    lora_of,
-    weights_of,
-)
-from halo_api.run_file import address, claim_of
+from halo_api.peft import Folder, Lora, Misfit, looked_at, lora_of
+from halo_api.run_file import adapters_uri, address, claim_of
 from halo_cli.kubectl import CliError, Kubectl, NotThere, Object
 from halo_cli.volume_pod import Asked, Settings, VolumePod, create, settings_of
 
 # Branches, which are no revision: what they name changes.
 BRANCHES = ("main", "master", "HEAD")
-# More names than that are no adapter's.
-MAX_NAMES = 10_000
 
 Say = Callable[[str], None]
 
@@ -66,7 +50,7 @@ def import_adapter(kubectl: Kubectl, source: Source, asked: Asked, say: Say, not
     catalog = kubectl.get("basemodels.halo.training")["items"]
     found = None if source.on_claim else checked(look, Path(source.where), source.where)
     settings = settings_of(kubectl, asked)
-    store = f"pvc://{claim_for(kubectl, source, settings)}/adapters"
+    store = adapters_uri(claim_for(kubectl, source, settings))
     body = adapter_of(kubectl, source, catalog, found, store, note) if found else None
     claims = {source.on_claim: True} if source.on_claim else {}
     scratch = sum(file.size for file in found.files) if found else 0
@@ -220,24 +204,7 @@ def look(folder: Path) -> Folder:
     """Return what is in a folder of this machine; links to files are followed, as a model hub's cache needs."""
     if not folder.is_dir():
         raise Misfit("found no such folder")
-    names: list[str] = []
-    for at, folders, files in os.walk(folder):
-        links = [name for name in folders if Path(at, name).is_symlink()]
-        names += [Path(at, name).relative_to(folder).as_posix() for name in (*files, *links)]
-        if len(names) > MAX_NAMES:
-            raise Misfit(f"found more than {MAX_NAMES} files; name the folder of one adapter")
-    kept, left_out = choose(names)
-    found = []
-    for name in kept:
-        if not (folder / name).is_file():
-            raise Misfit(f"{name}: found what is no file; import a folder of files")
-        with (folder / name).open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            found.append(AdapterFile(path=name, sha256=f"sha256:{digest}", size=file.tell()))
-    config = config_of((folder / CONFIG).read_bytes()[: CONFIG_BYTES + 1])
-    with (folder / WEIGHTS).open("rb") as file:
-        weights = weights_of(file.read(HEADER_BYTES), (folder / WEIGHTS).stat().st_size)
-    return Folder(files=found, config=config, weights=weights, left_out=left_out)
+    return looked_at(folder)
 
 
 def send(files: list[AdapterFile], folder: Path, sink: BinaryIO) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from halo_api.adapter import AdapterFile, AdapterSpec
+from halo_api.adapter import CONFIG, AdapterFile, AdapterSpec
 from halo_api.digests import bytes_digest
 from halo_api.receipt import KEY_NAME, KEYS_CONFIG_MAP, RECEIPT_ANNOTATION, RECEIPT_NAME, Receipt, Statement
 from halo_api.receipt_check import (
@@ -29,7 +29,6 @@ from halo_api.receipt_check import (
 )
 from halo_cli.kubectl import CliError, Kubectl, NotThere
 
-CONFIG_NAME = "adapter_config.json"
 VERIFIED, NOT_VERIFIED, NOT_CHECKED = 0, 1, 2
 PEM = re.compile(r"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.S)
 
@@ -207,10 +206,10 @@ def config_findings(receipt: Receipt, folder: Path) -> list[Finding]:
     """Hold the receipt to the adapter's own configuration, if that is the file that was signed."""
     signed = {file.path: file.sha256 for file in receipt.adapter.files}
     try:
-        text = (folder / CONFIG_NAME).read_bytes()
+        text = (folder / CONFIG).read_bytes()
     except OSError:
         return []
-    if signed.get(CONFIG_NAME) != bytes_digest(text):
+    if signed.get(CONFIG) != bytes_digest(text):
         return []
     return check_config(receipt, json.loads(text))
 

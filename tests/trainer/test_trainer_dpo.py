@@ -17,11 +17,12 @@ import torch
 from test_trainer_determinism import wait_for
 from trainer_support import ANSWERS, adapter_bytes, run_file, start, train_here, write_rows
 
+from halo_api.adapter import WEIGHTS
 from halo_api.conditions import Reason
 from halo_api.report import Report
 from halo_api.run_file import RunFile
 from halo_api.run_status import FrozenLora
-from halo_trainer.adapter import WEIGHTS, put_weights
+from halo_trainer.adapter import put_weights
 from halo_trainer.data.load import load_template, load_tokenizer, training_pairs
 from halo_trainer.data.preference import TokenPair
 from halo_trainer.data.template import TokenRow

@@ -16,10 +16,10 @@ from peft import PeftModel
 from trainer_support import adapter_bytes, run_file, start, train_here
 from transformers import AutoModelForCausalLM
 
+from halo_api.adapter import CONFIG, WEIGHTS
 from halo_api.digests import files_digest
 from halo_api.report import Outcome, Report
 from halo_api.run_file import RunFile
-from halo_trainer.adapter import CONFIG, WEIGHTS
 from halo_trainer.budget import Budget
 from halo_trainer.checkpoints.digest import folder_files
 from halo_trainer.model import LINEAR_LAYERS

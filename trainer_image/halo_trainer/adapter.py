@@ -10,12 +10,10 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
+from halo_api.adapter import CONFIG, WEIGHTS
 from halo_api.digests import bytes_digest
 from halo_api.run_file import BaseRef
 from halo_trainer.files import write_durably
-
-WEIGHTS = "adapter_model.safetensors"
-CONFIG = "adapter_config.json"
 
 
 def adapter_tensors(model: Any) -> dict[str, Tensor]:

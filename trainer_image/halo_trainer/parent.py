@@ -11,11 +11,12 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
+from halo_api.adapter import CONFIG, WEIGHTS
 from halo_api.conditions import Reason
 from halo_api.digests import bytes_digest, files_digest
 from halo_api.run_file import BaseRef, ParentPlan, TrainPlan, volume_path
 from halo_api.run_status import FrozenLora
-from halo_trainer.adapter import CONFIG, WEIGHTS, adapter_tensors, put_weights
+from halo_trainer.adapter import adapter_tensors, put_weights
 from halo_trainer.checkpoints.digest import folder_files
 from halo_trainer.failures import RunFailure
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from halo_api.adapter import CONFIG
 from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef, volume_path
 from halo_trainer.data.jsonl import JsonLines
@@ -103,7 +104,7 @@ def _prompts(options: argparse.Namespace) -> Iterator[Prompt]:
 def _with_adapter(model: Any, folder: Path) -> Any:
     from peft import PeftModel
 
-    if not (folder / "adapter_config.json").is_file():
+    if not (folder / CONFIG).is_file():
         raise RunFailure(Reason.INVALID_SPEC, f"{folder} has no adapter_config.json; name the folder of an adapter")
     return PeftModel.from_pretrained(model, str(folder))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import secrets
 import shutil
 import signal
@@ -22,16 +21,11 @@ from typing import IO
 from halo_api.adapter import AdapterFile
 from halo_api.digests import files_digest
 from halo_api.file_stream import BadStream, inside, pack, read_line, unpack
-from halo_api.peft import CONFIG, CONFIG_BYTES, HEADER_BYTES, WEIGHTS, Folder, Misfit, choose, config_of, weights_of
+from halo_api.peft import Misfit, looked_at
 from halo_api.run_file import VOLUMES_FOLDER, address, volume_path
 from halo_trainer.checkpoints.digest import folder_files
-from halo_trainer.data.jsonl import file_digest
 from halo_trainer.failures import RunFailure, failure_of
 from halo_trainer.store import Changed, FolderStore
-
-# More names than that are no adapter's; the walk must end.
-MAX_NAMES = 10_000
-HOLD_SECONDS = 7200
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -71,12 +65,12 @@ def transfer(options: argparse.Namespace) -> int:
 
 
 def hold(_: argparse.Namespace) -> None:
-    """Stay until a signal: process 1 gets none that it does not ask for."""
+    """Stay until a signal, as at the pod's own deadline: process 1 gets none that it does not ask for."""
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
     print("ready", flush=True)
-    over.wait(HOLD_SECONDS)
+    over.wait()
 
 
 def send(options: argparse.Namespace) -> None:
@@ -94,7 +88,11 @@ def listed(options: argparse.Namespace) -> None:
 
 def look(options: argparse.Namespace) -> None:
     """Write what is in a folder, if it is that of a LoRA."""
-    print(looked_at(options).model_dump_json(by_alias=True))
+    folder = place(options.source, options.volumes)
+    if not folder.is_dir():
+        raise Misfit(f"{options.source}: found no folder; name one as pvc://CLAIM/PATH")
+    found = looked_at(folder, lambda path: within(path, options.volumes) and path.is_file())
+    print(found.model_dump_json(by_alias=True))
 
 
 def receive(options: argparse.Namespace) -> None:
@@ -140,34 +138,6 @@ def discard(options: argparse.Namespace) -> None:
     with contextlib.suppress(FileNotFoundError):
         kept.rename(gone)
         shutil.rmtree(gone)
-
-
-def looked_at(options: argparse.Namespace) -> Folder:
-    """Return what is in a folder."""
-    folder = place(options.source, options.volumes)
-    if not folder.is_dir():
-        raise Misfit(f"{options.source}: found no folder; name one as pvc://CLAIM/PATH")
-    kept, left_out = choose(names_in(folder))
-    for name in kept:
-        if not within(folder / name, options.volumes) or not (folder / name).is_file():
-            raise Misfit(f"{name}: found what is no file of the claim; import a folder of files")
-    files = [AdapterFile(path=n, sha256=file_digest(folder / n), size=(folder / n).stat().st_size) for n in kept]
-    with (folder / CONFIG).open("rb") as file:
-        config = config_of(file.read(CONFIG_BYTES + 1))
-    with (folder / WEIGHTS).open("rb") as file:
-        weights = weights_of(file.read(HEADER_BYTES), (folder / WEIGHTS).stat().st_size)
-    return Folder(files=files, config=config, weights=weights, left_out=left_out)
-
-
-def names_in(folder: Path) -> list[str]:
-    """Return the paths of all files below a folder; a link to a folder counts as one."""
-    found: list[str] = []
-    for where, folders, files in os.walk(folder):
-        links = [name for name in folders if Path(where, name).is_symlink()]
-        found += [Path(where, name).relative_to(folder).as_posix() for name in (*files, *links)]
-        if len(found) > MAX_NAMES:
-            raise Misfit(f"found more than {MAX_NAMES} files; name the folder of one adapter")
-    return found
 
 
 def place(uri: str, volumes: str) -> Path:

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from halo_api.adapter import AdapterFile
+from halo_api.adapter import CONFIG, AdapterFile
 from halo_api.conditions import Reason
 from halo_api.digests import files_digest
 from halo_api.receipt import KEY_NAME, RECEIPT_NAME
@@ -20,7 +20,6 @@ from halo_api.run_file import RunFile, VerifyPlan, volume_path
 from halo_trainer.failures import RunFailure
 from halo_trainer.reporting import Reporting
 
-CONFIG = "adapter_config.json"
 # No configuration of an adapter is larger; what is, says nothing.
 CHUNK = 1 << 20
 # What the kernel says of a name behind which nothing can be read.

@@ -17,9 +17,6 @@ METERED_FINALIZER = "halo.training/metered"
 # On a run while its hold is open, and on a Workspace while it has anything that is in no LedgerPage.
 HOLD_FINALIZER = "halo.training/hold"
 
-# The folder, below a claim, that published adapters lie in.
-ADAPTERS = "adapters"
-
 LONGEST_LABEL = 63
 
 

@@ -26,6 +26,8 @@ USER_ID = 65532
 # Above the supervisor's own grace, so that it can still write its outcome and push it.
 POD_GRACE_SECONDS = 90
 TOKEN_SECONDS = 3600
+# Of a pod that only reads, hashes or copies files.
+FILES_RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
 
 
 def pod(

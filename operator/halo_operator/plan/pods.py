@@ -19,19 +19,19 @@ from halo_api.run_file import (
     RunFile,
     RunIdentity,
     TrainPlan,
+    adapters_uri,
     claim_of,
 )
 from halo_api.run_status import Frozen, FrozenParent, Topology
 from halo_api.training_job import TrainingJobSpec
 from halo_operator.plan import names
-from halo_operator.plan.pod_template import owner, pod
+from halo_operator.plan.pod_template import FILES_RESOURCES, owner, pod
 from halo_operator.plan.resolve import ROWS
 from halo_operator.plan.world import DatasetWorld, Environment, Meta, Object
 
 GRACE_SECONDS = 60.0
 RENDEZVOUS_PORT = 29500
 DEFAULT_TAINT_SECONDS = 60
-PUBLISH_RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
 INSPECT_RESOURCES = {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}}
 
 
@@ -150,7 +150,7 @@ def publish_pod(
         role="publish",
         run=RunIdentity(kind="TrainingJob", namespace=meta.namespace, name=meta.name, uid=meta.uid, attempt=attempt),
         base=BaseRef(**frozen.base.model_dump()),
-        publish=PublishPlan(source=source, folder=folder, store=adapters_uri(frozen)),
+        publish=PublishPlan(source=source, folder=folder, store=adapters_uri(frozen.artifacts_claim)),
         reporting=None,
         grace_seconds=5.0,
     )
@@ -166,16 +166,11 @@ def publish_pod(
         pull_policy=env.image_pull_policy,
         read=(),
         write=(frozen.artifacts_claim,),
-        resources=PUBLISH_RESOURCES,
+        resources=FILES_RESOURCES,
         placement={},
         metered=False,
         extra={},
     )
-
-
-def adapters_uri(frozen: Frozen) -> str:
-    """Return the folder that the adapters of a claim lie in."""
-    return f"pvc://{frozen.artifacts_claim}/{names.ADAPTERS}"
 
 
 def inspect_pod(world: DatasetWorld, base_name: str, base: BaseModelSpec, attempt: int) -> Object:

@@ -14,7 +14,7 @@ from halo_api.adapter import AdapterSpec
 from halo_api.conditions import ConditionType, Reason, condition_of
 from halo_api.digests import files_digest
 from halo_api.report import AdapterReport, Outcome
-from halo_api.run_file import ResumeFrom, address
+from halo_api.run_file import ResumeFrom, adapters_uri, address
 from halo_api.run_status import AdapterRef, Frozen, TrainedAdapter
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_operator.plan import conditions, progress
@@ -180,7 +180,7 @@ def _published(pod: PodView, frozen: Frozen) -> AdapterReport | None:
     made = pod.outcome.adapter if pod.outcome and pod.outcome.result == "Succeeded" else None
     if made is None or files_digest(made.files) != made.digest:
         return None
-    return made if made.uri == f"{children.adapters_uri(frozen)}/{address(made.digest)}" else None
+    return made if made.uri == f"{adapters_uri(frozen.artifacts_claim)}/{address(made.digest)}" else None
 
 
 def _outcome(pod: PodView) -> Outcome:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from halo_api.adapter import AdapterSpec
 from halo_api.run_file import RunFile, RunIdentity, VerifyPlan, claim_of
 from halo_operator.plan import names
-from halo_operator.plan.pod_template import pod
+from halo_operator.plan.pod_template import FILES_RESOURCES, pod
 from halo_operator.plan.world import Environment, Meta, Object
-
-RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
 
 
 def verify_pod(meta: Meta, spec: AdapterSpec, since: str, attempt: int, env: Environment) -> Object:
@@ -32,7 +30,7 @@ def verify_pod(meta: Meta, spec: AdapterSpec, since: str, attempt: int, env: Env
         pull_policy=env.image_pull_policy,
         read=(claim_of(spec.uri),),
         write=(),
-        resources=RESOURCES,
+        resources=FILES_RESOURCES,
         placement={},
         metered=False,
         extra={},

@@ -15,9 +15,10 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from halo_api.adapter import WEIGHTS
 from halo_api.digests import bytes_digest, files_digest
 from halo_api.run_file import BaseRef
-from halo_trainer.adapter import WEIGHTS, put_weights, write_adapter
+from halo_trainer.adapter import put_weights, write_adapter
 from halo_trainer.checkpoints.digest import Checked, as_written
 from halo_trainer.files import whole_folder, write_durably
 
