@@ -6,31 +6,29 @@ Each rule with what it denies and, beside it, what it must leave alone; asked of
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from halo_cli.volume_pod import Settings
-from halo_cli.volume_pod import pod as transfer_pod
-from tests.api.kube import OPERATOR, OPERATOR_NAMESPACE, Kubectl, eventually
+from tests.api.kube import OPERATOR, Kubectl, eventually
+from tests.api.members import (
+    NODE,
+    RUN_POD,
+    as_kubelet,
+    create,
+    dataset,
+    member,
+    pod,
+    release,
+    report_token,
+    run_pod,
+    training_job,
+)
 
 pytestmark = pytest.mark.api
 
-RUN_POD = "support-sft-trainer-0-a1-0f3c9a12de"
 INSPECT_POD = "chat-inspect-a1-0f3c9a12de"
-NODE = "system:node:node-0"
 HIDDEN = "belongs to a run"
-
-
-def member(admin: Kubectl) -> Kubectl:
-    """A member of the namespace with the cluster's own `edit` role."""
-    admin("create", "rolebinding", "alice", "--clusterrole=edit", "--user=alice")
-    alice = admin.as_user("alice")
-    eventually(
-        lambda: alice.run("get", "serviceaccount", "default").returncode == 0, "the role and the account are there"
-    )
-    return alice
 
 
 @pytest.fixture
@@ -49,106 +47,6 @@ def shared_alice(shared_admin: Kubectl) -> Kubectl:
 @pytest.fixture
 def operator(admin: Kubectl) -> Kubectl:
     return admin.as_user(OPERATOR)
-
-
-def pod(name: str = "fresh", spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
-    container = {"name": "main", "image": "localhost/one:1", "resources": {"requests": {"cpu": "2m"}}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, **metadata},
-        "spec": {"restartPolicy": "Never", "containers": [container], **(spec or {})},
-    }
-
-
-def report_token(audience: str = "halo-report") -> dict[str, Any]:
-    source = {"serviceAccountToken": {"audience": audience, "path": "token", "expirationSeconds": 600}}
-    return {"volumes": [{"name": "token", "projected": {"sources": [source]}}]}
-
-
-def owner(run: dict[str, Any]) -> dict[str, Any]:
-    names = {"name": run["metadata"]["name"], "uid": run["metadata"]["uid"]}
-    return {
-        "apiVersion": run["apiVersion"],
-        "kind": run["kind"],
-        **names,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-
-
-def training_job(name: str = "support-sft") -> dict[str, Any]:
-    return {
-        "apiVersion": "halo.training/v1alpha1",
-        "kind": "TrainingJob",
-        "metadata": {"name": name},
-        "spec": {
-            "base": "lora_trl",
-            "baseModel": "small",
-            "gpu": {"type": "h100", "count": 1},
-            "steps": 10,
-            "batch": 4,
-            "lora": {"dataset": "chat"},
-        },
-    }
-
-
-def dataset(name: str = "chat") -> dict[str, Any]:
-    spec = {"kind": "chat", "source": "pvc://halo-data/chat.jsonl", "baseModels": ["small"]}
-    return {"apiVersion": "halo.training/v1alpha1", "kind": "Dataset", "metadata": {"name": name}, "spec": spec}
-
-
-def adapter(name: str = "support-sft") -> dict[str, Any]:
-    digest = "sha256:" + "0" * 64
-    return {
-        "apiVersion": "halo.training/v1alpha1",
-        "kind": "Adapter",
-        "metadata": {"name": name},
-        "spec": {
-            "base": {"name": "small", "revision": "0123456"},
-            "rank": 16,
-            "alpha": 32,
-            "uri": "pvc://halo-artifacts/x",
-            "digest": digest,
-            "files": [{"path": "adapter_model.safetensors", "sha256": digest, "size": 1}],
-        },
-    }
-
-
-def create(kubectl: Kubectl, body: dict[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(kubectl("create", "-o", "json", "-f", "-", stdin=body))
-    return made
-
-
-def run_pod(alice: Kubectl, operator: Kubectl) -> dict[str, Any]:
-    """A pod of a run as the operator makes it, bound to a node."""
-    run = create(alice, training_job())
-    body = pod(
-        RUN_POD,
-        report_token() | {"nodeName": "node-0", "automountServiceAccountToken": False},
-        labels={"halo.training/run": "support-sft"},
-        # As large as a run file gets: the policies' cost must not grow past its limit with it.
-        annotations={"halo.training/run-file": "x" * 100_000, "halo.training/ca": "old"},
-        finalizers=["halo.training/metered"],
-        ownerReferences=[owner(run)],
-    )
-    return create(operator, body)
-
-
-def as_kubelet(admin: Kubectl, name: str, **status: Any) -> None:
-    """Write a pod's status as its node does."""
-    kubelet = admin.as_user(NODE, "system:nodes")
-    eventually(
-        lambda: kubelet.run("get", "pod", name).returncode == 0, "the API server knows that the pod is on the node"
-    )
-    now = json.loads(kubelet("get", "pod", name, "-o", "json"))
-    path = f"/api/v1/namespaces/{admin.namespace}/pods/{name}/status"
-    kubelet("replace", "--raw", path, "-f", "-", stdin=now | {"status": now["status"] | status})
-
-
-def release(operator: Kubectl, name: str = RUN_POD) -> None:
-    """Drop the pod's finalizer, so that the namespace can go."""
-    operator("patch", "pod", name, "--type=json", "-p", '[{"op": "remove", "path": "/metadata/finalizers"}]')
 
 
 # --- a run's pod
@@ -465,129 +363,8 @@ def test_nobody_writes_a_status(alice: Kubectl, operator: Kubectl, body: dict[st
     assert json.loads(alice(*status))["waiting"] == "forged"
 
 
-ZEROS = "sha256:" + "0" * 64
-TRAINED = {
-    "trainedBy": {"kind": "TrainingJob", "name": "x", "uid": "u", "step": 10},
-    "receipt": {"digest": ZEROS, "uri": "pvc://halo-artifacts/x/receipt.json"},
-    "parent": {"name": "x", "digest": ZEROS},
-}
-
-
-def test_who_imports_an_adapter_can_not_say_that_a_run_made_it(
-    alice: Kubectl, operator: Kubectl, admin: Kubectl
-) -> None:
-    mine = adapter("mine")
-    for part, value in TRAINED.items():
-        forged = mine | {"spec": mine["spec"] | {part: value}}
-        for who in (alice, admin):
-            assert "set by the Halo operator only: they say that a run made the adapter" in who.refused(
-                "create", "-f", "-", stdin=forged
-            ), part
-    receipt = {"annotations": {"halo.training/receipt": "{}"}}
-    assert "its receipt is one" in alice.refused(
-        "create", "-f", "-", stdin=mine | {"metadata": mine["metadata"] | receipt}
-    )
-    create(alice, mine | {"metadata": mine["metadata"] | {"labels": {"halo.training/origin": "imported"}}})
-    assert "imported" in alice("get", "adapter", "mine", "-o", "wide")
-    create(operator, adapter() | {"spec": adapter()["spec"] | TRAINED, "metadata": adapter()["metadata"] | receipt})
-    for change in (
-        '{"metadata": {"labels": {"a": "b"}}}',
-        '{"metadata": {"annotations": {"halo.training/receipt": ""}}}',
-    ):
-        assert "forbidden" in alice.refused("patch", "adapter", "support-sft", "--type=merge", "-p", change)
-    assert "its receipt is one" in admin.refused("annotate", "adapter", "support-sft", "halo.training/receipt-")
-    admin("label", "adapter", "support-sft", "team=support")
-    alice("delete", "adapter", "support-sft", "mine")
-
-
-def test_a_member_s_own_pod_may_read_and_write_the_adapters(admin: Kubectl, alice: Kubectl) -> None:
-    """As kubectl halo adapter makes it, where pods must be restricted."""
-    admin("label", "namespace", admin.namespace, "pod-security.kubernetes.io/enforce=restricted")
-    settings = Settings("localhost/halo-trainer:1", "Never")
-    create_it = ("create", "--dry-run=server", "-f", "-")
-    alice(*create_it, stdin=transfer_pod("halo-transfer-0123abcd", settings, {"a": True, "x" * 63: False}, 1000))
-    assert "violates PodSecurity" in alice.refused(*create_it, stdin=pod())
-    there = replace(alice, namespace=OPERATOR_NAMESPACE)
-    said = json.loads(there("get", "configmap", "halo-operator-client", "-o", "json"))["data"]
-    assert (said["artifactsClaim"], said["trainerImagePullPolicy"]) == ("halo-artifacts", "IfNotPresent")
-
-
 def test_nobody_writes_a_pod_s_status(alice: Kubectl, operator: Kubectl) -> None:
     run_pod(alice, operator)
     outcome = '{"status": {"phase": "Succeeded"}}'
     assert "forbidden" in alice.refused("patch", "pod", RUN_POD, "--subresource=status", "-p", outcome)
     release(operator)
-
-
-# --- roles
-
-CATALOG = ("basemodels", "gpuclasses")
-
-
-def may(who: Kubectl, verb: str, resource: str) -> bool:
-    """Whether a role allows it; RESOURCE[/SUBRESOURCE]."""
-    kind, _, subresource = resource.partition("/")
-    extra = [f"--subresource={subresource}"] if subresource else []
-    if kind.startswith(CATALOG):
-        extra.append("--all-namespaces")
-    return who.run("auth", "can-i", verb, kind, *extra).stdout.strip() == "yes"
-
-
-def test_what_edit_may_and_may_not(alice: Kubectl) -> None:
-    allowed = (
-        "create trainingjobs",
-        "patch datasets",
-        "create adapters",
-        "delete adapters",
-        "list adapters",
-        "list basemodels",
-        "get gpuclasses",
-    )
-    denied = (
-        "patch trainingjobs/status",
-        "update datasets/status",
-        "patch adapters/status",
-        "update trainingjobs/finalizers",
-        "patch adapters",
-        "update adapters",
-        "create basemodels",
-        "patch gpuclasses",
-    )
-    table = {line: may(alice, *line.split()) for line in (*allowed, *denied)}
-    assert table == dict.fromkeys(allowed, True) | dict.fromkeys(denied, False)
-
-
-def test_view_reads_and_starts_nothing(admin: Kubectl) -> None:
-    admin("create", "rolebinding", "victor", "--clusterrole=view", "--user=victor")
-    victor = admin.as_user("victor")
-    eventually(lambda: victor.run("get", "trainingjobs").returncode == 0, "the role binding is in force")
-    victor("get", "datasets,adapters")
-    victor("get", "basemodels,gpuclasses")
-    assert "forbidden" in victor.refused("create", "-f", "-", stdin=training_job())
-
-
-def test_nobody_becomes_the_operator(alice: Kubectl) -> None:
-    there = replace(alice, namespace=OPERATOR_NAMESPACE)
-    assert not may(there, "impersonate", "serviceaccounts")
-    assert not may(there, "create", "serviceaccounts/token")
-    assert may(alice, "create", "serviceaccounts/token")
-
-
-def test_the_operator_has_no_right_that_it_has_no_use_for(operator: Kubectl) -> None:
-    denied = (
-        "get secrets",
-        "get configmaps",
-        "get pods/log",
-        "create pods/exec",
-        "update pods",
-        # It patches them for its finalizer; the policy halo-operator-writes holds it to that.
-        "update trainingjobs",
-        "delete trainingjobs",
-        "delete adapters",
-        "patch adapters",
-        "create basemodels",
-        "create serviceaccounts/token",
-        "impersonate serviceaccounts",
-        "create rolebindings",
-    )
-    assert {line: may(operator, *line.split()) for line in denied} == dict.fromkeys(denied, False)

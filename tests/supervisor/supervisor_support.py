@@ -258,3 +258,55 @@ def pod_with_operator(folder: Path) -> Iterator[Pod]:
     finally:
         pod.close()
         operator.close()
+
+
+# --- roles, as the supervisor may find them
+
+WORKS = """
+def told(*_):
+    say(phase="Done", checkpoints=[checkpoint(2), checkpoint(3)], outcome=outcome("Failed", "Interrupted"))
+    sys.exit(1)
+signal.signal(signal.SIGTERM, told)
+say(phase="Working", checkpoints=[checkpoint(2)])
+while True:
+    time.sleep(60)
+"""
+PUBLISHES = """
+signal.signal(signal.SIGTERM, lambda *_: Path("told to leave").touch())
+def publish(*_):
+    Path("publishing").touch()
+    until("published")
+    say(phase="Done", checkpoints=[checkpoint(2)], outcome=outcome("Succeeded", "BudgetReached"))
+    sys.exit(0)
+signal.signal(signal.SIGUSR1, publish)
+say(phase="Working", checkpoints=[checkpoint(2)])
+while True:
+    time.sleep(60)
+"""
+STUBBORN = """
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, lambda *_: Path("told").touch())
+child = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGUSR1, signal.SIG_IGN); print(flush=True); time.sleep(600)"], stdout=subprocess.PIPE)
+child.stdout.readline()
+Path("child.new").write_text(str(child.pid))
+Path("child.new").rename("child")
+say(phase="Working", checkpoints=[checkpoint(2)])
+while True:
+    time.sleep(60)
+"""
+TRAIN = {
+    "steps": 9, "batch": 1, "saveSteps": 4, "seed": 0, "lora": {"dataset": "chat"}, "output": "pvc://a/o"
+}  # fmt: skip
+SUCCEEDS = 'say(phase="Done", checkpoints=[checkpoint(2)], outcome=outcome("Succeeded", "Succeeded"))\n'
+
+
+def has_checkpoint(step: int) -> object:
+    return lambda reports: any(c.step == step for report in reports for c in report.checkpoints)
+
+
+def is_gone(pid: int) -> bool:
+    """Wait for a process to be gone, collected by its new parent too."""
+    end = time.monotonic() + PATIENCE
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    return not Path(f"/proc/{pid}").exists()

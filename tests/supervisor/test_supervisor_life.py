@@ -5,65 +5,22 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
-from supervisor_support import PATIENCE, Pod
+from supervisor_support import (
+    STUBBORN,
+    SUCCEEDS,
+    WORKS,
+    Pod,
+    has_checkpoint,
+    is_gone,
+)
 
 from halo_api.conditions import Reason
-from halo_api.report import Answer, Deadline, Report
+from halo_api.report import Answer, Report
 from halo_api.retention import NAMED_STEPS_NAME
 from halo_api.run_file import DIGEST_VARIABLE
-
-WORKS = """
-def told(*_):
-    say(phase="Done", checkpoints=[checkpoint(2), checkpoint(3)], outcome=outcome("Failed", "Interrupted"))
-    sys.exit(1)
-signal.signal(signal.SIGTERM, told)
-say(phase="Working", checkpoints=[checkpoint(2)])
-while True:
-    time.sleep(60)
-"""
-PUBLISHES = """
-signal.signal(signal.SIGTERM, lambda *_: Path("told to leave").touch())
-def publish(*_):
-    Path("publishing").touch()
-    until("published")
-    say(phase="Done", checkpoints=[checkpoint(2)], outcome=outcome("Succeeded", "BudgetReached"))
-    sys.exit(0)
-signal.signal(signal.SIGUSR1, publish)
-say(phase="Working", checkpoints=[checkpoint(2)])
-while True:
-    time.sleep(60)
-"""
-STUBBORN = """
-for number in (signal.SIGTERM, signal.SIGUSR1):
-    signal.signal(number, lambda *_: Path("told").touch())
-child = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGUSR1, signal.SIG_IGN); print(flush=True); time.sleep(600)"], stdout=subprocess.PIPE)
-child.stdout.readline()
-Path("child.new").write_text(str(child.pid))
-Path("child.new").rename("child")
-say(phase="Working", checkpoints=[checkpoint(2)])
-while True:
-    time.sleep(60)
-"""
-TRAIN = {
-    "steps": 9, "batch": 1, "saveSteps": 4, "seed": 0, "lora": {"dataset": "chat"}, "output": "pvc://a/o"
-}  # fmt: skip
-SUCCEEDS = 'say(phase="Done", checkpoints=[checkpoint(2)], outcome=outcome("Succeeded", "Succeeded"))\n'
-
-
-def has_checkpoint(step: int) -> object:
-    return lambda reports: any(c.step == step for report in reports for c in report.checkpoints)
-
-
-def is_gone(pid: int) -> bool:
-    """Wait for a process to be gone, collected by its new parent too."""
-    end = time.monotonic() + PATIENCE
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
-        time.sleep(0.01)
-    return not Path(f"/proc/{pid}").exists()
 
 
 def test_a_success_is_pushed_and_left_as_termination_message(pod: Pod) -> None:
@@ -214,100 +171,6 @@ def test_a_server_of_another_authority_gets_no_token(pod: Pod) -> None:
     assert code == 0
     assert "CERTIFICATE_VERIFY_FAILED" in errors
     assert pod.operator.tokens == []
-
-
-@pytest.mark.parametrize("how", ["run file", "deadline file", "answer", "stop"])
-def test_at_the_deadline_the_role_publishes(how: str, pod: Pod) -> None:
-    pod.touch("published")
-    pod.set_clock(100)
-    pod.start(PUBLISHES, deadline={"sequence": 1, "remainingSeconds": 3600})
-    pod.operator.wait_for(has_checkpoint(2))  # type: ignore[arg-type]
-    if how == "run file":
-        pod.set_clock(3700)
-    elif how == "deadline file":
-        pod.set_deadline(2, 0)
-    elif how == "answer":
-        soon = Deadline(sequence=2, remaining_seconds=0.0)
-        pod.operator.answer = lambda report: Answer(acknowledged=True, deadline=soon)
-    elif how == "stop":
-        pod.operator.answer = lambda report: Answer(acknowledged=True, command="stop")
-    code, outcome, _ = pod.end()
-    assert (code, outcome.result, outcome.reason) == (0, "Succeeded", Reason.BUDGET_REACHED)
-    assert pod.operator.reports[-1].outcome == outcome
-
-
-def test_a_deadline_that_is_read_late_counts_from_the_birth(pod: Pod) -> None:
-    pod.touch("published")
-    pod.set_clock(10_000)
-    pod.touch("born")
-    os.utime(pod.folder / "born", (9_000, 9_000))
-    pod.start(PUBLISHES)
-    pod.operator.wait_for(has_checkpoint(2))  # type: ignore[arg-type]
-    pod.set_clock(10_090)
-    # A thousand seconds from its birth are over by then.
-    pod.set_deadline(1, 1_090)
-    assert pod.end()[1].reason == Reason.BUDGET_REACHED
-
-
-def test_a_raise_arrives_while_no_push_does(pod: Pod) -> None:
-    pod.touch("published")
-    pod.operator.answer = lambda report: 500
-    pod.set_clock(100)
-    url = f"https://127.0.0.1:{pod.operator.port}/reports"
-    reporting = {"url": url, "intervalSeconds": 0.2, "finalPushSeconds": 1}
-    pod.start(PUBLISHES, deadline={"sequence": 0, "remainingSeconds": 50}, reporting=reporting)
-    pod.operator.wait_for(has_checkpoint(2))  # type: ignore[arg-type]
-    pod.set_deadline(1, 500)
-    pod.set_clock(101, heeded=True)
-    pod.set_clock(400, heeded=True)
-    assert not (pod.folder / "publishing").exists()
-    pod.set_clock(600)
-    assert pod.end()[1].reason == Reason.BUDGET_REACHED
-
-
-def test_a_pod_that_goes_while_it_publishes_loses_nothing(pod: Pod) -> None:
-    process = pod.start(PUBLISHES)
-    pod.operator.wait_for(has_checkpoint(2))  # type: ignore[arg-type]
-    pod.set_deadline(1, 0)
-    pod.wait_for("publishing")
-    process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGTERM)
-    pod.touch("published")
-    code, outcome, _ = pod.end()
-    assert (code, outcome.result, outcome.reason) == (0, "Succeeded", Reason.BUDGET_REACHED)
-    assert not (pod.folder / "told to leave").exists()
-
-
-def test_a_role_that_spins_at_its_deadline_is_killed_and_its_checkpoint_told(pod: Pod) -> None:
-    pod.set_clock(100)
-    spins = "signal.signal(signal.SIGUSR1, signal.SIG_IGN)\nsay(checkpoints=[checkpoint(2)], held=checkpoint(3))\n"
-    spins += "while True: pass\n"
-    process = pod.start(spins, publishSeconds=10, deadline={"sequence": 0, "remainingSeconds": 50})
-    pod.operator.wait_for(has_checkpoint(2))  # type: ignore[arg-type]
-    pod.set_clock(151, heeded=True)
-    pod.set_clock(151 + 24, heeded=True)
-    assert process.poll() is None
-    pod.set_clock(151 + 26)
-    code, outcome, errors = pod.end()
-    assert (code, outcome.result, outcome.reason) == (1, "Failed", Reason.BUDGET_REACHED)
-    assert outcome.checkpoint
-    assert outcome.checkpoint.step == 3
-    assert "is killed" in errors
-
-
-def test_a_role_that_dies_of_the_signal_while_it_starts_had_no_checkpoint(pod: Pod) -> None:
-    pod.start("time.sleep(600)\n", deadline={"sequence": 0, "remainingSeconds": 0}, train=TRAIN)
-    code, outcome, _ = pod.end()
-    assert (code, outcome.reason) == (1, Reason.BUDGET_BEFORE_FIRST_CHECKPOINT)
-    assert outcome.checkpoint is None
-
-
-def test_an_older_deadline_changes_nothing(pod: Pod) -> None:
-    pod.operator.answer = lambda report: Answer(acknowledged=True, deadline=Deadline(sequence=4, remaining_seconds=0.0))
-    pod.start(f'say(phase="Working")\nuntil("off")\n{SUCCEEDS}', deadline={"sequence": 4, "remainingSeconds": 3600})
-    pod.operator.wait_for(lambda reports: len(reports) > 3)
-    pod.touch("off")
-    assert pod.end()[0] == 0
 
 
 def test_a_role_that_does_not_heed_is_killed_with_all_it_started(pod: Pod) -> None:
