@@ -169,6 +169,7 @@ def test_a_publication_that_is_killed_is_done_once_and_whole(place: Place) -> No
         name = f"killed-{turn}"
         apply_run(place, name, steps=2, seed=turn)
         job = wait_for(place, name, "Publishing", "Succeeded")
+        # A random moment of it is what is tried here.
         time.sleep(chance.uniform(0, 3))
         if turn % 2:
             who = ("-n", OPERATOR_NAMESPACE, "delete", "pods", "-l", "app.kubernetes.io/name=halo")
@@ -186,3 +187,32 @@ def test_a_publication_that_is_killed_is_done_once_and_whole(place: Place) -> No
         path for path in (place.folder / "artifacts" / "adapters").iterdir() if not path.name.startswith("sha256-")
     ]
     assert partial == [], "nothing half-written is left"
+
+
+@pytest.mark.slow
+def test_an_adapter_from_outside_is_imported_and_pulled_and_never_a_parent(place: Place, tmp_path: Path) -> None:
+    chat_file(place)
+    dataset(place)
+    apply_run(place, "made-here")
+    wait_for(place, "made-here", "Succeeded")
+    adapter = verified(place, "made-here")
+    pulled = halo(place, "adapter", "pull", "made-here", str(tmp_path / "outside"))
+    assert pulled.returncode == 0, pulled.stderr
+    for beside in ("receipt.json", "public.pem"):
+        (tmp_path / "outside" / beside).unlink()
+    (place.folder / "artifacts" / "theirs").mkdir()
+    for file in (tmp_path / "outside").iterdir():
+        shutil.copy(file, place.folder / "artifacts" / "theirs" / file.name)
+    for name, source in (("by-hand", str(tmp_path / "outside")), ("on-claim", "pvc://halo-artifacts/theirs")):
+        imported = halo(place, "adapter", "import", source, "--name", name)
+        assert imported.returncode == 0, imported.stderr
+        ready = lambda name=name: condition(get(place, "adapter", name), "Ready")  # noqa: E731
+        eventually(lambda ready=ready: ready()["status"] == "True", f"{name} is ready", 90)
+        said = get(place, "adapter", name)
+        assert (said["spec"]["digest"], said["spec"]["uri"]) == (adapter["spec"]["digest"], adapter["spec"]["uri"])
+        assert (condition(said, "Verified")["status"], condition(said, "Verified")["reason"]) == ("False", "NoReceipt")
+        again = halo(place, "adapter", "pull", name, str(tmp_path / name))
+        assert (again.returncode, "no receipt: it was imported" in again.stdout) == (0, True), again.stderr
+    with pytest.raises(AssertionError, match="found by-hand, which was imported .* never continued"):
+        apply_run(place, "child", parent={"adapter": "by-hand"})
+    assert place.kubectl("get", "pods", "-l", "app.kubernetes.io/managed-by=kubectl-halo", "-o", "name") == ""
