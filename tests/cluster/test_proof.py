@@ -213,6 +213,7 @@ def test_an_adapter_from_outside_is_imported_and_pulled_and_never_a_parent(place
         assert (condition(said, "Verified")["status"], condition(said, "Verified")["reason"]) == ("False", "NoReceipt")
         again = halo(place, "adapter", "pull", name, str(tmp_path / name))
         assert (again.returncode, "no receipt: it was imported" in again.stdout) == (0, True), again.stderr
-    with pytest.raises(AssertionError, match="found by-hand, which was imported .* never continued"):
+    with pytest.raises(AssertionError, match=r"found by-hand, which was imported .* never continued"):
         apply_run(place, "child", parent={"adapter": "by-hand"})
-    assert place.kubectl("get", "pods", "-l", "app.kubernetes.io/managed-by=kubectl-halo", "-o", "name") == ""
+    left = ("get", "pods", "-l", "app.kubernetes.io/managed-by=kubectl-halo", "-o", "name")
+    eventually(lambda: place.kubectl(*left) == "", "its pods are gone", 30)
