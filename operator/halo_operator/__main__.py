@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import signal
 import ssl
 import sys
 import time
@@ -32,7 +31,7 @@ from halo_operator.reports import Reports
 from halo_operator.server import ReportServer, application, health_application
 from halo_operator.settings import Settings, SettingsError, load
 from halo_operator.tls import MountedCertificates, OwnCertificates
-from halo_operator.watches import watch
+from halo_operator.watches import listen, watch
 from halo_operator.workspaces import Workspaces
 
 log = logging.getLogger("halo_operator")
@@ -130,13 +129,7 @@ async def relist(
             log.warning("relist: %s", error)
 
 
-def listen(stop: asyncio.Event) -> None:
-    """Set `stop` when the process is asked to end."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-
-
-async def keep_watching(ready: asyncio.Event, stop: asyncio.Event) -> None:
+async def keep_watching(ready: asyncio.Event) -> None:
     """Return only if the watches do not start: Kopf stays, and does nothing, when its first look at the API fails."""
     try:
         async with asyncio.timeout(WATCHES_START_SECONDS):
@@ -144,8 +137,6 @@ async def keep_watching(ready: asyncio.Event, stop: asyncio.Event) -> None:
     except TimeoutError:
         log.error("the watches did not start within %d s", WATCHES_START_SECONDS)
         return
-    # Kopf takes the signals for itself when it starts, and an end by its hand looks like a failure.
-    listen(stop)
     await asyncio.Event().wait()
 
 
@@ -241,13 +232,15 @@ async def run(settings: Settings) -> int:
             asyncio.create_task(lease.keep()),
             asyncio.create_task(queue.run()),
             asyncio.create_task(recorder.run()),
-            asyncio.create_task(keep_watching(ready, stop)),
+            asyncio.create_task(keep_watching(ready)),
             asyncio.create_task(relist(cluster, queue, workspaces, settings.watch_namespaces, changed_authorities)),
         ]
         done, _ = await asyncio.wait({stopping, watching, *work}, return_when=asyncio.FIRST_COMPLETED)
         for task in done if stopping not in done else ():
             code = 1
-            log.error("ending: %s", task.exception() or "the watch or the lease ended")
+            # Kopf, when it ends by itself, cancels whatever began after it.
+            problem_met = None if task.cancelled() else task.exception()
+            log.error("ending: %s", problem_met or "the watch or the lease ended")
         stop.set()
         for task in work:
             task.cancel()

@@ -6,6 +6,7 @@ Every handler is a coroutine: Kopf runs plain functions in threads, and the queu
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -142,7 +143,8 @@ async def watch(
     add: Add, woken: Woken, gone: Gone, namespaces: tuple[str, ...], ready: asyncio.Event, stop: asyncio.Event
 ) -> None:
     """Watch until `stop` is set; returning earlier means that the API server stayed away for too long."""
-    await kopf.operator(
+    before = asyncio.all_tasks()
+    tasks = await kopf.spawn_tasks(
         registry=registry_of(add, woken, gone),
         settings=settings_of(),
         standalone=True,
@@ -151,3 +153,12 @@ async def watch(
         ready_flag=ready,
         stop_flag=stop,
     )
+    # Kopf has taken the signals for itself, and an end by its hand looks like a failure.
+    listen(stop)
+    await kopf.run_tasks(tasks, ignored=before)
+
+
+def listen(stop: asyncio.Event) -> None:
+    """Set `stop` when the process is asked to end."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)

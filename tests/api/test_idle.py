@@ -129,8 +129,14 @@ def test_a_run_of_one_pod_costs_few_writes(stage: Stage, installed_chart: Kubect
     stage.until_state("Succeeded")
     settled(log)
     mine = [e for e in log.entries() if e.namespace == stage.namespace and e.stored]
-    # Its verification is the adapter's own: 20 of them at once are counted in test_adapters.
-    cost = [str(e) for e in mine if "-verify-" not in e.name and e.resource != "adapters/status"]
+    # Its verification is the adapter's own: 20 of them at once are counted in test_adapters. An event of the inspection may
+    # be told late.
+    others = ("chat.", "chat-")
+    cost = [
+        str(e)
+        for e in mine
+        if "-verify-" not in e.name and e.resource != "adapters/status" and not e.name.startswith(others)
+    ]
     publishing = [line for line in cost if "-publish-" in line]
     assert len(publishing) <= MOST_TO_PUBLISH, "\n".join(publishing)
     assert len(cost) - len(publishing) <= MOST_WRITES, "\n".join(cost)

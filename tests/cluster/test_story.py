@@ -236,7 +236,10 @@ def test_an_upgrade_restarts_nothing_and_a_missing_image_is_said_at_once(place: 
         )
     finally:
         helm()
-    # What trains keeps its image; what publishes has the operator's own.
+    eventually(
+        lambda: condition(get(place, "dataset", "later"), "Ready")["status"] == "True", "it is read after all", 120
+    )
+    # What trains keeps its image; what publishes has the operator's own, whenever its training ended.
     job = wait_for(place, "upgraded", "Succeeded")
     assert (job["status"]["attempt"], trainer_pods(place)[0]["metadata"]["uid"]) == (1, before)
 

@@ -254,6 +254,17 @@ def test_a_claim_that_can_not_be_mounted_is_told_and_tried_elsewhere() -> None:
     assert (scene.verdict, scene.status.waiting) == (("True", "Verified", "True"), None)
 
 
+def test_a_pod_whose_image_was_put_right_since_is_followed_at_once() -> None:
+    scene = Scene()
+    scene.look()
+    scene.pod["spec"]["containers"][0]["image"] = "trainer:typo"
+    waiting = {"name": "verify", "state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}
+    scene.pod["status"] = {"phase": "Pending", "containerStatuses": [waiting]}
+    scene.look(later=5)
+    assert len(scene.made) == 2
+    assert scene.pod["spec"]["containers"][0]["image"] == "trainer:1"
+
+
 def test_a_pod_that_could_not_look_is_followed_by_others_ever_later() -> None:
     scene = Scene()
     scene.look()

@@ -83,6 +83,16 @@ def test_a_file_that_changed_before_the_next_revision_counted_it_is_another_data
     assert [i.revision for i in same.inspections] == ["rev-0002"]
 
 
+def test_a_pod_whose_image_was_put_right_since_is_made_again() -> None:
+    typo = replace(FRESH, environment=replace(ENVIRONMENT, trainer_image="trainer:typo"))
+    stuck = replace(made(typo), blocked="ErrImagePull: not found", blocked_reason="ImagePullFailed")
+    assert plan_dataset(replace(typo, pods=(stuck,)), NOW).delete == ()
+    right = plan_dataset(replace(FRESH, pods=(stuck,)), NOW)
+    assert (right.delete, right.create) == ((stuck.ref,), ())
+    assert plan_dataset(replace(FRESH, pods=(replace(stuck, deleting_since=NOW),)), NOW).delete == ()
+    assert made(FRESH).image == "trainer:1"
+
+
 def test_the_word_of_a_pod_is_that_of_its_own_container() -> None:
     over: dict[str, Any] = {"terminated": {"exitCode": 0, "message": COUNTS.termination_message()}}
     statuses = [{"name": "a-mesh", "state": {"running": {}}}, {"name": "trainer", "state": over}]

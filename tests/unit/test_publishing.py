@@ -153,6 +153,16 @@ def test_a_pod_that_never_runs_on_its_node_is_told_of_and_made_again() -> None:
     assert go_on(replace(at, pods=at.pods[:1]), limit + 1)[1].create
 
 
+def test_a_pod_that_waits_for_an_image_which_the_operator_no_longer_has_is_made_again_at_once() -> None:
+    at, plan = go_on(trained())
+    view = publisher(plan.create[0], image="trainer:typo", image_pull_policy="IfNotPresent")
+    view = replace(view, running=False, blocked="ErrImagePull: not found", blocked_reason="ImagePullFailed")
+    stuck = replace(at, pods=(*at.pods, view))
+    assert go_on(stuck)[1].delete == (view.ref,)
+    assert go_on(replace(stuck, pods=(*at.pods, replace(view, image="trainer:1"))))[1].delete == ()
+    assert go_on(at)[1].create
+
+
 def test_a_run_at_its_end_whose_adapter_is_damaged_is_published_from_its_last_checkpoint_and_no_earlier() -> None:
     _, plan = play(trained(), CORRUPT)
     assert (asked(plan).source.step, asked(plan).folder) == (100, "adapter/")

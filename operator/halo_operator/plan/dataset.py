@@ -9,7 +9,7 @@ from halo_api.dataset import DatasetStatus, Inspection, LongerThan
 from halo_operator.plan import conditions, pods
 from halo_operator.plan.checks.data import INSPECTED_KINDS
 from halo_operator.plan.conditions import Facts, stamp
-from halo_operator.plan.pod_view import alive
+from halo_operator.plan.pod_view import alive, is_superseded
 from halo_operator.plan.refusal import listed
 from halo_operator.plan.world import DatasetWorld, Note, Object, Plan, PodRef, PodView
 
@@ -80,6 +80,9 @@ def inspect(world: DatasetWorld, name: str, views: list[PodView], status: Datase
     if not views:
         return Step(status, create=(pods.inspect_pod(world, name, base, 1),), wait=reading)
     last = max(views, key=lambda p: p.attempt)
+    if not last.ended and is_superseded(last, world.environment):
+        # It is made again once it is gone.
+        return Step(status, delete=alive((last,)), wait=reading)
     if not last.ended and last.blocked and last.blocked_reason:
         return Step(status, wait=(Reason(last.blocked_reason), f"pod {last.ref.name}: {last.blocked}"))
     if not last.ended:

@@ -13,7 +13,7 @@ from halo_api.conditions import Reason
 from halo_api.report import Deadline, Outcome
 from halo_api.run_file import CA_ANNOTATION, DEADLINE_ANNOTATION
 from halo_operator.plan import names
-from halo_operator.plan.world import Object, PodRef, PodView
+from halo_operator.plan.world import Environment, Object, PodRef, PodView
 
 PULL_FAILURES = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
@@ -34,6 +34,8 @@ def pod_view(pod: Object, now: datetime, sign: datetime | None = None) -> PodVie
     # A mesh may have put containers of its own beside ours, which is named for its role.
     containers = {c.get("name"): c for c in status.get("containerStatuses", ())}
     container: Object = containers.get(labels.get(names.ROLE_LABEL)) or next(iter(containers.values()), {})
+    asked = {c.get("name"): c for c in pod.get("spec", {}).get("containers", ())}
+    wanted: Object = asked.get(labels.get(names.ROLE_LABEL)) or {}
     state = container.get("state", {})
     terminated = state.get("terminated")
     phase = status.get("phase", "Pending")
@@ -70,6 +72,8 @@ def pod_view(pod: Object, now: datetime, sign: datetime | None = None) -> PodVie
         base_model=annotations.get(names.BASE_ANNOTATION),
         base_revision=annotations.get(names.REVISION_ANNOTATION),
         run_uid=labels.get(names.RUN_LABEL),
+        image=wanted.get("image"),
+        image_pull_policy=wanted.get("imagePullPolicy"),
         image_id=container.get("imageID") or None,
         node=pod.get("spec", {}).get("nodeName"),
         lost=lost,
@@ -81,6 +85,12 @@ def pod_view(pod: Object, now: datetime, sign: datetime | None = None) -> PodVie
 def alive(pods: Iterable[PodView]) -> tuple[PodRef, ...]:
     """Return the pods that are not being deleted yet."""
     return tuple(pod.ref for pod in pods if pod.deleting_since is None)
+
+
+def is_superseded(pod: PodView, env: Environment) -> bool:
+    """Whether a pod waits for an image that is not the operator's any more: another pod may find today's."""
+    today = (env.trainer_image, env.image_pull_policy)
+    return pod.blocked_reason == "ImagePullFailed" and (pod.image, pod.image_pull_policy) != today
 
 
 def seconds_until_lost(pods: Iterable[PodView], now: datetime) -> float | None:

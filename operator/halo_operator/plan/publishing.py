@@ -25,6 +25,7 @@ from halo_operator.plan.conditions import Facts
 from halo_operator.plan.endings import before_first_checkpoint, delay_after, failed, recorded
 from halo_operator.plan.money_moves import charged_words, concluded
 from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan, clear, merged, state
+from halo_operator.plan.pod_view import is_superseded
 from halo_operator.plan.receipt import Known, images_of, statement_of
 from halo_operator.plan.world import Note, Plan, PodView, RunWorld
 
@@ -143,8 +144,9 @@ def _on_its_way(
     plan = state(world, status, facts, now, *notes)
     if last and runs:
         limit = world.environment.start_timeout_seconds
-        # Another node may do.
-        late = (last.ref,) if waits >= limit and last.deleting_since is None else ()
+        # Another node may do, or the image of today.
+        over = waits >= limit or is_superseded(last, world.environment)
+        late = (last.ref,) if over and last.deleting_since is None else ()
         look = SLOW_START_SECONDS if waits < SLOW_START_SECONDS else limit
         return merged(plan, Plan(delete=late, requeue_after=look - waits if 0.0 < waits < look else None))
     if wait > 0:

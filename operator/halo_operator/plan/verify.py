@@ -16,7 +16,7 @@ from halo_api.report import VerificationReport
 from halo_operator.plan import conditions
 from halo_operator.plan.conditions import Facts, stamp
 from halo_operator.plan.moves import RECHECK_SECONDS
-from halo_operator.plan.pod_view import alive, parse_time, seconds_until_lost
+from halo_operator.plan.pod_view import alive, is_superseded, parse_time, seconds_until_lost
 from halo_operator.plan.verdict import Judgement, judge, lineage, what_would_do
 from halo_operator.plan.verify_pod import verify_pod
 from halo_operator.plan.world import Environment, Meta, Note, Plan, PodRef, PodView
@@ -107,7 +107,7 @@ def follow(world: AdapterWorld, pods: tuple[PodView, ...], over: tuple[PodRef, .
     if last.deleting_since:
         return going(world, now, over, wait=seconds_until_lost((last,), now), as_before=True)
     waits = (now - last.bound_at).total_seconds() if last.bound_at and not last.running else 0.0
-    if waits >= world.environment.start_timeout_seconds:
+    if waits >= world.environment.start_timeout_seconds or is_superseded(last, world.environment):
         # Another node may do, or the image of today.
         return start(world, last.attempt + 1, (*over, last.ref), now)
     if last.blocked and last.blocked_reason:

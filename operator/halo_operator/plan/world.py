@@ -77,7 +77,9 @@ class PodView:
     deadline: Deadline | None = None
     # By its label, which only the operator may set: an orphaning delete takes the owner away, not this.
     run_uid: str | None = None
-    # Of its own container, as its node resolved it.
+    # Of its own container: what was asked for, and what its node resolved that to.
+    image: str | None = None
+    image_pull_policy: str | None = None
     image_id: str | None = None
 
 
