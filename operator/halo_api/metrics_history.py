@@ -20,7 +20,7 @@ class StepMetrics(ApiModel):
     attempt: int
     step: Annotated[int, Field(ge=1, description="Counts from 1.")]
     at: Annotated[float, Field(description="When it ended, in seconds since 1970.")]
-    seconds: Annotated[float, Field(description="Since the one before it ended, saves among them.")]
+    seconds: Annotated[float, Field(description="From its beginning to its end; a save is in none.")]
     loss: float
     learning_rate: float
     grad_norm: Annotated[float, Field(description="Before it was clipped.")]

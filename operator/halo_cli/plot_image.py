@@ -25,7 +25,6 @@ def drawn(panels: Sequence[Panel], runs: Mapping[str, Sequence[StepMetrics]], fo
     rows = -(-len(panels) // columns)
     with matplotlib.rc_context({"svg.hashsalt": "halo", "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(WIDE * columns, HIGH * rows), layout="constrained")
-        figure.suptitle(", ".join(runs))
         places = figure.subplots(rows, columns, squeeze=False).flat
         for panel, axes in zip(panels, places, strict=False):
             for number, run in enumerate(runs):
@@ -43,12 +42,13 @@ def drawn(panels: Sequence[Panel], runs: Mapping[str, Sequence[StepMetrics]], fo
             for _, step in began(next(iter(runs.values()))) if len(runs) == 1 else ():
                 axes.axvline(step, color="0.6", lw=0.8, ls=":")
             axes.set(title=panel.metric.title, xlabel="step")
+            axes.yaxis.set_major_formatter(panel.metric.shown.format)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.grid(alpha=0.25)
-            if len(runs) > 1:
-                axes.legend(frameon=False)
         for axes in places:
             axes.set_axis_off()
+        curves = figure.axes[0].get_lines()[: len(runs)]
+        figure.legend(curves, list(runs), loc="outside upper center", ncols=COLUMNS, frameon=False)
         picture = io.BytesIO()
         figure.savefig(picture, format=form, dpi=150, metadata={"Date": None} if form == "svg" else {"Software": None})
     return picture.getvalue()

@@ -28,7 +28,9 @@ METRICS: Mapping[str, Metric] = {
     "rewardMargin": Metric("reward margin", lambda step: step.reward_margin),
     "rewardAccuracy": Metric("reward accuracy", lambda step: step.reward_accuracy),
     "mfu": Metric("MFU", lambda step: step.mfu, "{:.1%}"),
-    "memory": Metric("memory, GiB", lambda step: step.memory_bytes / 2**30 if step.memory_bytes is not None else None),
+    "memory": Metric(
+        "memory", lambda step: step.memory_bytes / 2**30 if step.memory_bytes is not None else None, "{:.4g} GiB"
+    ),
 }
 # Drawn unless others are asked for, where there are any.
 USUAL = ("loss", "throughput", "gradNorm", "learningRate", "rewardMargin", "rewardAccuracy")

@@ -9,8 +9,10 @@ from halo_cli.plot_series import Metric, Panel, averaged
 
 HEIGHT = 9
 # What plotille puts left of its canvas, and a canvas that still shows something.
-MARGIN, NARROWEST, WIDEST = 15, 20, 120
+MARGIN, NARROWEST, WIDEST = 23, 20, 120
 DOTS_A_COLUMN = 2
+# Points from one letter of a curve to the next.
+APART = 20
 COLOURS = ("blue", "red", "green", "magenta", "cyan", "yellow")
 
 
@@ -29,8 +31,8 @@ def chart(panel: Panel, columns: int, coloured: bool) -> str:
     figure = plotille.Figure()
     figure.width, figure.height = min(max(columns - MARGIN, NARROWEST), WIDEST), HEIGHT
     figure.with_colors, figure.color_mode, figure.origin = coloured, "names", False
-    figure.x_label, figure.y_label = "step", ""
-    figure.x_ticks_fkt = lambda value, _: f"{value:.0f}"
+    figure.x_label = "step"
+    figure.x_ticks_fkt = whole
     figure.y_ticks_fkt = lambda value, _: panel.metric.shown.format(value).rjust(10)
     steps = [point.step for points in panel.curves.values() for point in points]
     values = [point.value for points in panel.curves.values() for point in points]
@@ -43,16 +45,22 @@ def chart(panel: Panel, columns: int, coloured: bool) -> str:
         colour = COLOURS[number % len(COLOURS)]
         figure.plot([p.step for p in shown], [p.value for p in shown], lc=colour if coloured else None)
         if letter:
-            marked = averaged(points, max(2, figure.width // 12))
+            marked = shown[number * APART // 2 % len(shown) :: APART]
             figure.scatter([p.step for p in marked], [p.value for p in marked], marker=letter)
         key: Any = plotille.color("━━", fg=colour) if coloured else letter
         names.append(f"{key} {run}")
-    return "\n".join([title(panel.metric, names), figure.show()])
+    # The first line would name the axis.
+    return "\n".join([title(panel.metric, names), *figure.show().splitlines()[1:]])
 
 
 def title(metric: Metric, names: Sequence[str]) -> str:
     """Return the line above a chart."""
     return "   ".join([metric.title, *(names if len(names) > 1 else [])])
+
+
+def whole(step: float, following: float) -> str:
+    """Return what stands at a place of the axis: a step, unless the place before it is of the same one."""
+    return "" if round(2 * step - following) == round(step) else f"{step:.0f}"
 
 
 def spread(low: float, high: float) -> tuple[float, float]:

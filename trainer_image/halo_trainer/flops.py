@@ -101,7 +101,7 @@ def shape_of(config: Mapping[str, Any], adapter: Mapping[str, int] | None = None
     if kind in MIXTURE:
         experts, chosen = config.get("num_experts") or config["num_local_experts"], config["num_experts_per_tok"]
         share = chosen / experts
-        shared = config.get("shared_expert_intermediate_size") or 0
+        shared = config["shared_expert_intermediate_size"] if kind in HYBRID else 0
         routed = hidden * (3 * config["moe_intermediate_size"] * chosen + experts + 3 * shared + (1 if shared else 0))
         every, plain = config.get("decoder_sparse_step") or 1, config.get("mlp_only_layers") or ()
         sparse = sum((layer + 1) % every == 0 and layer not in plain for layer in range(layers))

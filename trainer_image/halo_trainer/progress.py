@@ -31,11 +31,16 @@ class Progress:
         self, steps: int, tokens: int, shows: bool, meter: Meter | None = None, history: History | None = None
     ) -> None:
         self._steps = steps
+        self._begun = 0.0
         self._ended = collections.deque([Moment(time.monotonic(), tokens, 0.0)], WINDOW + 1)
         self._meter = meter
         self._history = history
         self._shows = shows
         self._bar: Any = _bar(steps) if shows and sys.stdout.isatty() else None
+
+    def begun(self) -> None:
+        """Take it that a step begins now, so that what was done since the last one, such as a save, is no part of it."""
+        self._begun = time.monotonic()
 
     def finished(
         self,
@@ -49,6 +54,7 @@ class Progress:
     ) -> ProgressReport:
         """Take one finished step; `step` counts from 1. `rewards`: margin and accuracy of a preference step."""
         before = self._ended[-1]
+        before = before._replace(seconds=max(before.seconds, self._begun))
         flops = self._meter.flops(work) if self._meter and work else 0.0
         ended = Moment(time.monotonic(), before.tokens + tokens, before.flops + flops)
         self._ended.append(ended)

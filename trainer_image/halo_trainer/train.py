@@ -135,6 +135,7 @@ def loop(run: Run, stop: threading.Event) -> bool:
     try:
         while run.state.step < plan.steps and not stopping:
             run.budget.pause()
+            progress.begun()
             done = train_step(run, stop)
             stopping = done.stopping
             assert run.state.loss is not None
