@@ -57,7 +57,7 @@ def joined(found: Iterable[StepMetrics]) -> list[StepMetrics]:
 
 def stride(last: int, most: int = MOST_STEPS) -> int:
     """Return of how many steps one is kept, so that a run of `last` steps has at most `most`, and the last one."""
-    return max(1, -(-last // max(1, most - 1)))
+    return max(1, -(-last // most))
 
 
 def is_kept(step: int, last: int, every: int) -> bool:

@@ -124,7 +124,8 @@ def parser() -> argparse.ArgumentParser:
     run = argparse.ArgumentParser(add_help=False)
     run.add_argument("run", metavar="RUN", help="name of the TrainingJob")
     root = argparse.ArgumentParser(
-        prog="kubectl halo", description="Quote, follow and explain Halo's training runs, and read what they cost."
+        prog="kubectl halo",
+        description="Quote, follow, draw and explain Halo's training runs, and read what they cost.",
     )
     verbs = root.add_subparsers(dest="verb", required=True, metavar="VERB")
 
