@@ -132,7 +132,8 @@ def loop(run: Run, stop: threading.Event) -> bool:
             run.budget.pause()
             rate, norm, tokens, rewards, stopping = train_step(run, stop)
             assert run.state.loss is not None
-            run.report.progress(progress.finished(run.state.step, tokens, run.state.loss, rate, norm, rewards))
+            told = progress.finished(run.state.step, tokens, run.state.loss, rate, norm, rewards)
+            run.report.progress(told.model_copy(update={"bundle_ratio": run.method.bundle_ratio}))
             due = run.state.step % plan.save_steps == 0 or run.state.step == plan.steps
             if due or stopping:
                 checkpoint(run)
