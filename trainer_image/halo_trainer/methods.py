@@ -57,9 +57,12 @@ class Sft:
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
         """Every trained token of the step weighs the same."""
         micro = collate([self._rows[index] for index in part], 0, self._device)
-        denominator = sum(self._trained[index] for index in step)
         logits = answer_logits(self._model, micro)
-        return Share(sft_loss(logits, micro.targets_BK, micro.trained_BK, denominator))
+        return Share(sft_loss(logits, micro.targets_BK, micro.trained_BK, self.denominator(step)))
+
+    def denominator(self, step: Sequence[int]) -> int:
+        """Count the trained tokens of a step."""
+        return sum(self._trained[index] for index in step)
 
     def tokens(self, step: Sequence[int]) -> int:
         return sum(self.lengths[index] for index in step)
@@ -78,7 +81,15 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
     longest = lora.max_length or base.context_length
     if lora.method == "sft":
         rows = fitting_rows(training_rows(data, path, template), longest, lora.overlength)
-        return lambda model, device: Sft(rows, model, device)
+        if lora.trainer != "TRL":
+            return lambda model, device: Sft(rows, model, device)
+
+        def sft(model: Any, device: torch.device) -> Method:
+            from halo_trainer.trl.sft import TrlSft
+
+            return TrlSft(rows, model, load_tokenizer(base, folder), device)
+
+        return sft
     pairs = fitting_rows(training_pairs(data, path, template), longest, lora.overlength)
 
     def dpo(model: Any, device: torch.device) -> Method:
