@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,12 +75,10 @@ def looked_at(folder: Path, is_file: Callable[[Path], bool] = Path.is_file) -> F
 
 def names_in(folder: Path) -> list[str]:
     """Return the paths of all files below a folder; a link to a folder counts as one."""
-    found: list[str] = []
-    for where, folders, files in os.walk(folder):
-        links = [name for name in folders if Path(where, name).is_symlink()]
-        found += [Path(where, name).relative_to(folder).as_posix() for name in (*files, *links)]
-        if len(found) > MAX_NAMES:
-            raise Misfit(f"found more than {MAX_NAMES} files; name the folder of one adapter")
+    files = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    found = [path.relative_to(folder).as_posix() for path in itertools.islice(files, MAX_NAMES + 1)]
+    if len(found) > MAX_NAMES:
+        raise Misfit(f"found more than {MAX_NAMES} files; name the folder of one adapter")
     return found
 
 

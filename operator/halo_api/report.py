@@ -28,6 +28,10 @@ class ProgressReport(ApiModel):
     reward_accuracy: float | None = None
     tokens: int = 0
     tokens_per_second: float | None = None
+    # Model FLOPs over the GPUs' peak; unset where that is not known, as on a CPU.
+    mfu: float | None = None
+    # Of the first process: the most it has held of its GPU; on a CPU what it holds now.
+    memory_bytes: int | None = None
     remaining_seconds: int | None = None
 
 

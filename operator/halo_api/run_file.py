@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -49,6 +50,21 @@ def address(digest: str) -> str:
 def claim_of(uri: str) -> str:
     """Return the claim of a volume uri."""
     return uri.removeprefix("pvc://").split("/", 1)[0]
+
+
+def run_uri(claim: str, uid: str) -> str:
+    """Return the folder of a claim that all attempts of a run write below."""
+    return f"pvc://{claim}/{uid}"
+
+
+def attempt_name(attempt: int) -> str:
+    """Return the name of the folder there that one attempt may write to."""
+    return f"a{attempt}"
+
+
+def attempt_of(name: str) -> int | None:
+    """Return which attempt's folder has this name, if one has."""
+    return int(name[1:]) if re.fullmatch(r"a[1-9][0-9]{0,8}", name) else None
 
 
 class RunIdentity(ApiModel):

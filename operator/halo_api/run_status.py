@@ -224,7 +224,24 @@ class Progress(ApiModel):
         float | None, Field(default=None, description="reward is the mean reward of the last step's episodes.")
     ]
     learning_rate: Annotated[float | None, Field(default=None, description="learningRate of the last step.")]
+    grad_norm: Annotated[
+        float | None, Field(default=None, description="gradNorm of the last step, before it was clipped.")
+    ]
     tokens_per_second: Annotated[float | None, Field(default=None, description="tokensPerSecond over the last steps.")]
+    mfu: Annotated[
+        float | None,
+        Field(
+            default=None,
+            description="mfu over the last steps: the share of the GPUs' peak that the model's own FLOPs are; unset where the peak is not known.",
+        ),
+    ]
+    memory_bytes: Annotated[
+        int | None,
+        Field(
+            default=None,
+            description="memoryBytes is the most that the first process has held of its GPU; on a CPU what it holds of the node's memory.",
+        ),
+    ]
     remaining_seconds: Annotated[
         int | None, Field(default=None, description="remainingSeconds is the trainer's own guess.")
     ]

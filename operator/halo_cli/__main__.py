@@ -19,6 +19,9 @@ from halo_cli.ledger import Asked, date, ledger
 from halo_cli.lineage import Asked as AskedLineage
 from halo_cli.lineage import lineage
 from halo_cli.logs import logs
+from halo_cli.plot import Asked as AskedPlot
+from halo_cli.plot import plot
+from halo_cli.plot_series import METRICS
 from halo_cli.receipt import Asked as AskedReceipt
 from halo_cli.receipt import show, verify
 from halo_cli.volume_pod import Asked as AskedPod
@@ -98,6 +101,11 @@ def run_receipt(kubectl: Kubectl, options: argparse.Namespace) -> int:
     return verify(kubectl, asked, say, note)
 
 
+def run_plot(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    pod = AskedPod(options.image, options.timeout, options.system_namespace)
+    return plot(kubectl, AskedPlot(options.runs, options.metric or (), options.svg, options.png, pod), say, note)
+
+
 def run_adapter(kubectl: Kubectl, options: argparse.Namespace) -> int:
     asked = AskedPod(options.image, options.timeout, options.system_namespace)
     if options.what == "pull":
@@ -116,7 +124,8 @@ def parser() -> argparse.ArgumentParser:
     run = argparse.ArgumentParser(add_help=False)
     run.add_argument("run", metavar="RUN", help="name of the TrainingJob")
     root = argparse.ArgumentParser(
-        prog="kubectl halo", description="Quote, follow and explain Halo's training runs, and read what they cost."
+        prog="kubectl halo",
+        description="Quote, follow, draw and explain Halo's training runs, and read what they cost.",
     )
     verbs = root.add_subparsers(dest="verb", required=True, metavar="VERB")
 
@@ -144,6 +153,12 @@ def parser() -> argparse.ArgumentParser:
     log.add_argument(
         "--rank", type=counted_from(0), default=0, metavar="N", help="which of the attempt's pods; default: 0"
     )
+    curves = "draw loss, throughput, gradient norm and learning rate of runs over their steps; a pod in the namespace reads them"
+    made = verb("plot", run_plot, curves, pod_options())
+    made.add_argument("runs", metavar="RUN", nargs="+", help="names of TrainingJobs; several are drawn over each other")
+    made.add_argument("--svg", metavar="FILE", help="draw into a file; - writes to standard output")
+    made.add_argument("--png", metavar="FILE", help="the same, as PNG")
+    made.add_argument("--metric", choices=list(METRICS), action="append", help="draw this instead; may be given again")
     why = "say why a run was refused, failed or waits, or would be, and what to do; exit with 1 if it is refused or failed"
     made = verb("explain-refusal", run_explain, why)
     made.add_argument(
@@ -202,10 +217,8 @@ def common_options(default: str | None) -> argparse.ArgumentParser:
     return common
 
 
-def add_adapter(made: argparse.ArgumentParser) -> None:
-    """Add what can be done with an adapter's files; a pod in the namespace does it."""
-    # Before the word or after it: what is not given there leaves what was given here.
-    common = common_options(argparse.SUPPRESS)
+def pod_options() -> argparse.ArgumentParser:
+    """Return what every verb takes that has a pod read or write a claim."""
     pod = argparse.ArgumentParser(add_help=False)
     pod.add_argument("--image", help="the trainer's image; default: the installation's")
     pod.add_argument(
@@ -214,6 +227,14 @@ def add_adapter(made: argparse.ArgumentParser) -> None:
     pod.add_argument(
         "--system-namespace", metavar="NS", default="halo-system", help="the operator's; default: halo-system"
     )
+    return pod
+
+
+def add_adapter(made: argparse.ArgumentParser) -> None:
+    """Add what can be done with an adapter's files; a pod in the namespace does it."""
+    # Before the word or after it: what is not given there leaves what was given here.
+    common = common_options(argparse.SUPPRESS)
+    pod = pod_options()
     whats = made.add_subparsers(dest="what", required=True, metavar="WHAT")
     text = "write an adapter's files, receipt and public key to a folder; exit with 0 if all is as it was published, with 1 if something is wrong, and with 2 if it can't be told"
     pulled = whats.add_parser("pull", help=text, description=text, parents=[common, pod])

@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from halo_api.conditions import ConditionType, condition_of
 from halo_api.labels import ATTEMPT_LABEL, RANK_LABEL, ROLE_LABEL, RUN_LABEL
 from halo_api.training_job import TrainingJobStatus
 from halo_cli.kubectl import CliError, Kubectl, NotThere, Object
-from halo_cli.watch import exit_code, status_of
+from halo_cli.watch import exit_code, state_words, status_of
 
 ROLE = "trainer"
 LOOK_SECONDS = 1.0
@@ -52,13 +51,12 @@ def selector(run: Object, attempt: int | None) -> str:
 
 def chosen(name: str, status: TrainingJobStatus, pods: Sequence[Object], attempt: int | None, rank: int) -> str | Wait:
     """Return the name of the pod whose log is asked for, or why it must be waited for."""
-    ready = condition_of(status.conditions, ConditionType.READY)
-    words = status.waiting or (f"{ready.reason}: {ready.message}" if ready else "the operator has not looked at it yet")
+    why = state_words(status)
     over = exit_code(status) is not None
     if attempt is None:
         if over:
-            raise CliError(f"{name} never had a pod: {words}")
-        return Wait(f"{name} has no pod yet: {words}")
+            raise CliError(f"{name} never had a pod: {why}")
+        return Wait(f"{name} has no pod yet: {why}")
     current = status.attempt or 0
     if attempt > current:
         raise CliError(f"--attempt: found {attempt}, but {name} is at attempt {current}")
@@ -69,11 +67,11 @@ def chosen(name: str, status: TrainingJobStatus, pods: Sequence[Object], attempt
     if pod is None:
         if over or attempt < current:
             raise CliError(f"the pod of attempt {attempt} is gone, and its log with it; {name} is at attempt {current}")
-        return Wait(f"attempt {attempt} of {name} has no pod now: {words}")
+        return Wait(f"attempt {attempt} of {name} has no pod now: {why}")
     if not has_begun(pod):
         if over or attempt < current:
-            raise CliError(f"pod {pod['metadata']['name']} never started: {words}")
-        return Wait(f"pod {pod['metadata']['name']} has not started yet: {words}")
+            raise CliError(f"pod {pod['metadata']['name']} never started: {why}")
+        return Wait(f"pod {pod['metadata']['name']} has not started yet: {why}")
     return str(pod["metadata"]["name"])
 
 

@@ -64,6 +64,12 @@ def exit_code(status: TrainingJobStatus) -> int | None:
     return 1 if is_true(status.conditions, T.FAILED) else None
 
 
+def state_words(status: TrainingJobStatus) -> str:
+    """Say what a run waits for, or how it is."""
+    ready = condition_of(status.conditions, T.READY)
+    return status.waiting or (f"{ready.reason}: {ready.message}" if ready else "the operator has not looked at it yet")
+
+
 def line(status: TrainingJobStatus) -> str:
     """Return the run in one line: its state, then how far it is or what it waits for."""
     ready = condition_of(status.conditions, T.READY)

@@ -16,8 +16,10 @@ import torch
 from trainer_support import adapter_bytes, run_file, start, train_here
 
 from halo_api.digests import files_digest
+from halo_api.metrics_history import StepMetrics, joined
 from halo_api.report import Report
 from halo_trainer.checkpoints.digest import folder_files
+from halo_trainer.history import written
 
 # Dropout and accumulation are on: both draw or add in an order that a resume must keep.
 LORA = {"dropout": 0.1, "microBatch": 2}
@@ -76,20 +78,30 @@ def wait_for(process: subprocess.Popen[bytes], root: Path, checkpoints: int) -> 
     raise AssertionError("no checkpoint within 240 s")
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes(root: Path) -> None:
-    straight = train_here(run_file(output="straight", lora=LORA, steps=40), root)
+def history(root: Path, output: str) -> list[StepMetrics]:
+    """Return the metrics of all attempts below a folder, joined."""
+    return joined(written(root / "artifacts" / output, Path.is_file))
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes_and_has_one_history(root: Path) -> None:
+    straight = train_here(run_file(output="straight/a1", lora=LORA, steps=40), root)
     assert straight.outcome
-    process = start("train", run_file(output="a1", lora=LORA, steps=40), root)
+    process = start("train", run_file(output="run/a1", lora=LORA, steps=40), root)
     report = wait_for(process, root, 2)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     last = report.checkpoints[-1]
     assert last.step < 40
     resume = {"step": last.step, "uri": last.uri, "digest": last.digest}
-    second = start("train", run_file(output="a2", lora=LORA, steps=40, resume=resume), root)
+    again = run_file(output="run/a2", lora=LORA, steps=40, resume=resume)
+    second = start("train", again.model_copy(update={"run": again.run.model_copy(update={"attempt": 2})}), root)
     output, _ = second.communicate(timeout=240)
     assert second.returncode == 0, output.decode()
-    assert adapter_bytes(root, "a2") == adapter_bytes(root, "straight")
+    assert adapter_bytes(root, "run/a2") == adapter_bytes(root, "straight/a1")
+    found = history(root, "run")
+    assert [(one.step, one.attempt) for one in found] == [(n, 1 if n <= last.step else 2) for n in range(1, 41)]
+    for one, same in zip(found, history(root, "straight"), strict=True):
+        assert (one.loss, one.grad_norm, one.learning_rate) == (same.loss, same.grad_norm, same.learning_rate)
 
 
 def test_a_terminated_run_keeps_its_step_and_goes_on(root: Path) -> None:

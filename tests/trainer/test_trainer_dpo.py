@@ -19,6 +19,7 @@ from trainer_support import ANSWERS, adapter_bytes, run_file, start, train_here,
 
 from halo_api.adapter import WEIGHTS
 from halo_api.conditions import Reason
+from halo_api.metrics_history import METRICS_NAME
 from halo_api.report import Report
 from halo_api.run_file import RunFile
 from halo_api.run_status import FrozenLora
@@ -26,6 +27,7 @@ from halo_trainer.adapter import put_weights
 from halo_trainer.data.load import load_template, load_tokenizer, training_pairs
 from halo_trainer.data.preference import TokenPair
 from halo_trainer.data.template import TokenRow
+from halo_trainer.history import lines
 from halo_trainer.model import attach_lora, load_base, settle_torch
 from halo_trainer.trl.dpo import Dpo
 
@@ -82,6 +84,9 @@ def test_the_chosen_answers_win(pairs: Path) -> None:
     assert last.reward_accuracy == 1
     assert last.reward_margin is not None
     assert last.reward_margin > 1
+    kept = list(lines(pairs / "artifacts" / "run" / METRICS_NAME))
+    assert len(kept) == 20
+    assert (kept[-1].reward_margin, kept[-1].reward_accuracy) == (last.reward_margin, last.reward_accuracy)
 
 
 def test_the_parent_is_the_reference(pairs: Path) -> None:

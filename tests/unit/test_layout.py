@@ -32,8 +32,8 @@ ONLY_IN = {
 # prefix of paths → the third-party modules that may be imported there
 THIRD_PARTY = {
     "operator/halo_api/": {"pydantic", "yaml"},
-    # cryptography: `receipt verify` alone imports it, and only when it is run.
-    "operator/halo_cli/": {"pydantic", "yaml", "cryptography"},
+    # cryptography: `receipt verify` alone imports it, and only when it is run; so does `plot` with what draws.
+    "operator/halo_cli/": {"pydantic", "yaml", "cryptography", "plotille", "matplotlib"},
     "operator/halo_operator/plan/": {"pydantic"},
     # pydantic comes with halo_api: run files and reports are its models.
     "supervisor/halo_supervisor/": {"pydantic"},

@@ -94,5 +94,13 @@ def test_a_number_that_json_does_not_have_is_left_out() -> None:
     assert (status.progress.step, status.progress.loss) == (1, None)
 
 
+def test_the_status_has_what_the_last_step_was_measured_with() -> None:
+    told = ProgressReport(step=1, steps=100, grad_norm=0.123456, mfu=0.41237, memory_bytes=24804065280)
+    report = Report(run_uid="uid-1", attempt=1, progress=told)
+    found = planned(replace(started(), pods=(running(pod()),), report=report)).progress
+    assert found
+    assert (found.grad_norm, found.mfu, found.memory_bytes) == (0.1235, 0.4124, 24804065280)
+
+
 def test_a_run_that_was_not_started_does_not_count_its_wait() -> None:
     assert plan_run(replace(world(), status=started().status, pods=(queued(pod()),)), NOW + HOUR).delete == ()

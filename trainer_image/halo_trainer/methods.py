@@ -15,6 +15,7 @@ from halo_trainer.data.collate import collate, trained_tokens
 from halo_trainer.data.load import fitting_rows, load_tokenizer, training_pairs, training_rows
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
+from halo_trainer.flops import Work, rows_work
 from halo_trainer.model import answer_logits
 from halo_trainer.objectives.sft import sft_loss
 
@@ -38,6 +39,9 @@ class Method(Protocol):
 
     def tokens(self, step: Sequence[int]) -> int:
         """Count the tokens that go through the model."""
+
+    def work(self, step: Sequence[int]) -> Work:
+        """Return what goes through the model, as FLOPs are counted by."""
 
 
 # What makes the method, once the model is there.
@@ -66,6 +70,9 @@ class Sft:
 
     def tokens(self, step: Sequence[int]) -> int:
         return sum(self.lengths[index] for index in step)
+
+    def work(self, step: Sequence[int]) -> Work:
+        return rows_work([self.lengths[index] for index in step], sum(self._trained[index] for index in step))
 
 
 def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: Path, template: Template) -> Prepared:

@@ -1,62 +1,129 @@
-"""Progress for a person: a bar on a terminal, one line a step in a log."""
+"""Progress for a person: a bar on a terminal, one line a step in a log; and what each step came to, for the history."""
 
 from __future__ import annotations
 
 import collections
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
+from halo_api.metrics_history import StepMetrics
 from halo_api.report import ProgressReport
+from halo_trainer.flops import Work
+from halo_trainer.gauges import Meter
+from halo_trainer.history import History
 
 WINDOW = 10
 
 
-class Progress:
-    """Turns finished steps into progress reports and shows them."""
+class Moment(NamedTuple):
+    """What is done by the end of a step, and when that was: on a clock that only goes forward."""
 
-    def __init__(self, steps: int, tokens: int, shows: bool) -> None:
+    seconds: float
+    tokens: int
+    flops: float
+
+
+class Progress:
+    """Turns finished steps into progress reports, shows them, and keeps their history."""
+
+    def __init__(
+        self, steps: int, tokens: int, shows: bool, meter: Meter | None = None, history: History | None = None
+    ) -> None:
         self._steps = steps
-        self._tokens = tokens
-        self._ended: collections.deque[tuple[float, int]] = collections.deque([(time.monotonic(), tokens)], WINDOW + 1)
+        self._begun = 0.0
+        self._ended = collections.deque([Moment(time.monotonic(), tokens, 0.0)], WINDOW + 1)
+        self._meter = meter
+        self._history = history
         self._shows = shows
         self._bar: Any = _bar(steps) if shows and sys.stdout.isatty() else None
 
+    def begun(self) -> None:
+        """Take it that a step begins now, so that what was done since the last one, such as a save, is no part of it."""
+        self._begun = time.monotonic()
+
     def finished(
-        self, step: int, tokens: int, loss: float, rate: float, norm: float, rewards: tuple[float, float] | None = None
+        self,
+        step: int,
+        tokens: int,
+        loss: float,
+        rate: float,
+        norm: float,
+        rewards: tuple[float, float] | None = None,
+        work: Work | None = None,
     ) -> ProgressReport:
         """Take one finished step; `step` counts from 1. `rewards`: margin and accuracy of a preference step."""
-        self._tokens += tokens
-        self._ended.append((time.monotonic(), self._tokens))
-        (start, before), (end, after) = self._ended[0], self._ended[-1]
-        seconds = max(end - start, 1e-9)
-        speed = (after - before) / seconds
-        left = round((self._steps - step) * seconds / (len(self._ended) - 1))
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=step, loss=f"{loss:.4f}", speed=f"{speed:.0f}")
-        elif self._shows:
-            told = f" margin {rewards[0]:.3f} accuracy {rewards[1]:.2f}" if rewards else ""
-            print(
-                f"step {step}/{self._steps} loss {loss:.4f}{told} lr {rate:.1e} grad {norm:.2f} tok/s {speed:.0f}",
-                flush=True,
-            )
-        return ProgressReport(
+        before = self._ended[-1]
+        before = before._replace(seconds=max(before.seconds, self._begun))
+        flops = self._meter.flops(work) if self._meter and work else 0.0
+        ended = Moment(time.monotonic(), before.tokens + tokens, before.flops + flops)
+        self._ended.append(ended)
+        margin, accuracy = rewards or (None, None)
+        memory = self._meter.memory() if self._meter else None
+        speed, mfu = self._pace(self._ended[0])
+        seconds = ended.seconds - self._ended[0].seconds
+        report = ProgressReport(
             step=step,
             steps=self._steps,
             loss=loss,
             learning_rate=rate,
             grad_norm=norm,
-            reward_margin=rewards[0] if rewards else None,
-            reward_accuracy=rewards[1] if rewards else None,
-            tokens=self._tokens,
+            reward_margin=margin,
+            reward_accuracy=accuracy,
+            tokens=ended.tokens,
             tokens_per_second=round(speed, 1),
-            remaining_seconds=left,
+            mfu=mfu,
+            memory_bytes=memory,
+            remaining_seconds=round((self._steps - step) * seconds / (len(self._ended) - 1)),
         )
+        self._show(report)
+        if self._history:
+            speed, mfu = self._pace(before)
+            self._history.write(
+                StepMetrics(
+                    attempt=self._history.attempt,
+                    step=step,
+                    at=round(time.time(), 3),
+                    seconds=round(ended.seconds - before.seconds, 6),
+                    loss=loss,
+                    learning_rate=rate,
+                    grad_norm=norm,
+                    reward_margin=margin,
+                    reward_accuracy=accuracy,
+                    tokens=tokens,
+                    tokens_per_second=round(speed, 1),
+                    mfu=mfu,
+                    memory_bytes=memory,
+                )
+            )
+        return report
 
     def close(self) -> None:
         """Leave the terminal as it was."""
         if self._bar is not None:
             self._bar.stop()
+
+    def _pace(self, since: Moment) -> tuple[float, float | None]:
+        """Return the tokens a second from then to the last step's end, and the MFU, where it can be told."""
+        now = self._ended[-1]
+        seconds = max(now.seconds - since.seconds, 1e-9)
+        flops, peak = now.flops - since.flops, self._meter.peak if self._meter else None
+        return (now.tokens - since.tokens) / seconds, round(flops / seconds / peak, 4) if flops and peak else None
+
+    def _show(self, told: ProgressReport) -> None:
+        speed = f"{told.tokens_per_second:.0f}"
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=told.step, loss=f"{told.loss:.4f}", speed=speed)
+        elif self._shows:
+            parts = [
+                f"step {told.step}/{told.steps} loss {told.loss:.4f}",
+                *([f"margin {told.reward_margin:.3f}"] if told.reward_margin is not None else []),
+                *([f"accuracy {told.reward_accuracy:.2f}"] if told.reward_accuracy is not None else []),
+                f"lr {told.learning_rate:.1e} grad {told.grad_norm:.2f} tok/s {speed}",
+                *([f"mfu {told.mfu:.1%}"] if told.mfu is not None else []),
+                *([f"mem {told.memory_bytes / 2**30:.1f} GiB"] if told.memory_bytes is not None else []),
+            ]
+            print(" ".join(parts), flush=True)
 
 
 def _bar(steps: int) -> Any:

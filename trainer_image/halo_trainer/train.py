@@ -7,7 +7,7 @@ import signal
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -25,6 +25,9 @@ from halo_trainer.data.batches import micro_batches, rank_share, step_rows
 from halo_trainer.data.load import load_template
 from halo_trainer.failures import RunFailure
 from halo_trainer.files import whole_folder
+from halo_trainer.flops import Work
+from halo_trainer.gauges import Meter
+from halo_trainer.history import History
 from halo_trainer.methods import Method, prepared
 from halo_trainer.model import attach_lora, load_base, settle_torch, trained_parameters
 from halo_trainer.parallel.ranks import Ranks
@@ -120,7 +123,9 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: B
 def loop(run: Run, stop: threading.Event) -> bool:
     """Train step after step; return False when it was told to stop before the last."""
     plan, ranks = run.plan, run.ranks
-    progress = Progress(plan.steps, run.state.tokens_seen, shows=ranks.writes)
+    meter = Meter.of(run.model, run.file.base.dtype, run.device, ranks.world)
+    history = History(run.folder(), run.file.run.attempt) if ranks.writes else None
+    progress = Progress(plan.steps, run.state.tokens_seen, ranks.writes, meter, history)
     saved = run.state.step
     stopping = told_to_stop(run, stop)
     if ranks.writes:
@@ -130,9 +135,15 @@ def loop(run: Run, stop: threading.Event) -> bool:
     try:
         while run.state.step < plan.steps and not stopping:
             run.budget.pause()
-            rate, norm, tokens, rewards, stopping = train_step(run, stop)
+            progress.begun()
+            done = train_step(run, stop)
+            stopping = done.stopping
             assert run.state.loss is not None
-            run.report.progress(progress.finished(run.state.step, tokens, run.state.loss, rate, norm, rewards))
+            run.report.progress(
+                progress.finished(
+                    run.state.step, done.tokens, run.state.loss, done.rate, done.norm, done.rewards, done.work
+                )
+            )
             due = run.state.step % plan.save_steps == 0 or run.state.step == plan.steps
             if due or stopping:
                 checkpoint(run)
@@ -149,8 +160,19 @@ def told_to_stop(run: Run, stop: threading.Event) -> bool:
     return run.ranks.sum_values(told).item() > 0
 
 
-def train_step(run: Run, stop: threading.Event) -> tuple[float, float, int, tuple[float, float] | None, bool]:
-    """Do one optimizer step; return its learning rate, gradient norm, tokens, rewards, and whether any process is told to stop."""
+class Done(NamedTuple):
+    """What a step came to, beside its loss; `stopping`: whether any process is told to stop."""
+
+    rate: float
+    norm: float
+    tokens: int
+    rewards: tuple[float, float] | None
+    work: Work
+    stopping: bool
+
+
+def train_step(run: Run, stop: threading.Event) -> Done:
+    """Do one optimizer step."""
     plan, lora, ranks, step = run.plan, run.plan.lora, run.ranks, run.state.step
     indices = step_rows(len(run.method.lengths), plan.batch, plan.seed, step)
     share = rank_share(indices, run.method.lengths, ranks.rank, ranks.world)
@@ -185,7 +207,8 @@ def train_step(run: Run, stop: threading.Event) -> tuple[float, float, int, tupl
         tokens_seen=run.state.tokens_seen + tokens,
         loss=total,
     )
-    return rate, norm, tokens, (margin, accuracy) if run.method.rewards else None, stopping > 0
+    rewards = (margin, accuracy) if run.method.rewards else None
+    return Done(rate, norm, tokens, rewards, run.method.work(indices), stopping > 0)
 
 
 def checkpoint(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""`transfer`: what `kubectl halo adapter` has a pod do with a claim: stay, give and take files, look at a folder, keep one.
+"""`transfer`: what `kubectl halo adapter` and `plot` have a pod do with a claim: stay, give and take files, look at a folder, keep one.
 
 The other end checks what it gets by digest, and this one what it is given. Nothing is read outside the claims that the pod mounts.
 """
@@ -25,6 +25,7 @@ from halo_api.peft import Misfit, looked_at
 from halo_api.run_file import VOLUMES_FOLDER, address, volume_path
 from halo_trainer.checkpoints.digest import folder_files
 from halo_trainer.failures import RunFailure, failure_of
+from halo_trainer.history import written
 from halo_trainer.store import Changed, FolderStore
 
 
@@ -44,6 +45,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     verb("send", send, "write a tar of the files that a line on standard input names", "--source")
     verb("list", listed, "write the files of a folder, with their digests", "--source")
     verb("look", look, "write what is in the folder of a LoRA that is to be imported", "--source")
+    verb("metrics", metrics, "write the steps of all attempts of a run, a line each", "--source")
     verb("receive", receive, "read a line of files and their tar, and keep them", "--store", "--digest")
     verb("adopt", adopt, "keep the files of a folder on a claim that a line on standard input names", "--source", "--store", "--digest")  # fmt: skip
     verb("discard", discard, "remove what was kept", "--store", "--digest")
@@ -93,6 +95,14 @@ def look(options: argparse.Namespace) -> None:
         raise Misfit(f"{options.source}: found no folder; name one as pvc://CLAIM/PATH")
     found = looked_at(folder, lambda path: within(path, options.volumes) and path.is_file())
     print(found.model_dump_json(by_alias=True))
+
+
+def metrics(options: argparse.Namespace) -> None:
+    """Write the steps of a run, attempt by attempt; nothing of a run that has not made its folder yet."""
+    folder = place(options.source, options.volumes)
+    if folder.is_dir():
+        for step in written(folder, lambda path: within(path, options.volumes) and path.is_file()):
+            print(step.model_dump_json(by_alias=True, exclude_none=True))
 
 
 def receive(options: argparse.Namespace) -> None:

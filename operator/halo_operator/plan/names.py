@@ -65,8 +65,3 @@ def rendezvous_service(owner: str, uid: str) -> str:
 def host_name(rank: int, attempt: int) -> str:
     """Return the host name of a trainer pod: it carries the attempt, so that an old one is never met by a new one."""
     return f"a{attempt}-r{rank}"
-
-
-def run_folder(uid: str, attempt: int) -> str:
-    """Return the folder, below the artifacts claim, that one attempt may write to."""
-    return f"{uid}/a{attempt}"

@@ -20,7 +20,9 @@ from halo_api.run_file import (
     RunIdentity,
     TrainPlan,
     adapters_uri,
+    attempt_name,
     claim_of,
+    run_uri,
 )
 from halo_api.run_status import Frozen, FrozenParent, Topology
 from halo_api.training_job import TrainingJobSpec
@@ -110,7 +112,7 @@ def train_file(
             save_steps=spec.save_steps,
             seed=spec.seed,
             lora=frozen.lora,
-            output=f"pvc://{frozen.artifacts_claim}/{names.run_folder(meta.uid, attempt)}",
+            output=f"{run_uri(frozen.artifacts_claim, meta.uid)}/{attempt_name(attempt)}",
             parent=parent_plan(frozen.parent) if frozen.parent else None,
             resume=start.resume,
         ),

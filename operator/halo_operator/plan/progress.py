@@ -37,7 +37,10 @@ def with_report(status: TrainingJobStatus, report: Report | None, now: datetime)
         percent=100 * found.step // max(found.steps, 1),
         loss=rounded(found.loss),
         learning_rate=rounded(found.learning_rate),
+        grad_norm=rounded(found.grad_norm),
         tokens_per_second=rounded(found.tokens_per_second),
+        mfu=rounded(found.mfu),
+        memory_bytes=found.memory_bytes,
         remaining_seconds=found.remaining_seconds,
         updated_at=stamp(now),
     )

@@ -34,10 +34,10 @@ def digest_of(content: bytes) -> str:
 
 def load() -> Mapping[str, RecipeEntry]:
     """Return every recipe under its name."""
-    retired: dict[str, str] = yaml.safe_load((files(__package__) / RETIRED).read_bytes())
+    retired: dict[str, str] = yaml.load((files(__package__) / RETIRED).read_bytes(), yaml.CSafeLoader)
     found = {}
     for name, content in contents().items():
-        settings = RecipeSettings.model_validate(yaml.safe_load(content)).to_json()
+        settings = RecipeSettings.model_validate(yaml.load(content, yaml.CSafeLoader)).to_json()
         digest = digest_of(content)
         more = {"name": name, "digest": digest, "retired": name in retired, "successor": retired.get(name)}
         found[name] = RecipeEntry(name, digest, RecipeSpec.model_validate(settings | more), content.decode())

@@ -21,9 +21,10 @@ from trl.trainer.dpo_trainer import DPOTrainer
 
 from halo_api.conditions import Reason
 from halo_api.run_status import FrozenLora
-from halo_trainer.data.collate import padded
+from halo_trainer.data.collate import padded, trained_tokens
 from halo_trainer.data.preference import TokenPair
 from halo_trainer.failures import RunFailure
+from halo_trainer.flops import Work, rows_work
 from halo_trainer.methods import Share
 from halo_trainer.trl.part import loop_arguments, settled_threads, stand_alone
 
@@ -92,3 +93,7 @@ class Dpo:
 
     def tokens(self, step: Sequence[int]) -> int:
         return sum(self._pairs[index].tokens for index in step)
+
+    def work(self, step: Sequence[int]) -> Work:
+        rows = [row for index in step for row in (self._pairs[index].chosen, self._pairs[index].rejected)]
+        return rows_work([len(row) for row in rows], trained_tokens(rows), reference=True)

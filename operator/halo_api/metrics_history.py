@@ -1,0 +1,65 @@
+"""The history of a run's metrics: a line of JSON a step, in a file of each attempt; a reader joins them by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from halo_api.base import ApiModel
+
+METRICS_NAME = "metrics.jsonl"
+# Of a longer run a reader is given every second step, or third, and so on.
+MOST_STEPS = 20_000
+
+
+class StepMetrics(ApiModel):
+    """One finished step."""
+
+    attempt: int
+    step: Annotated[int, Field(ge=1, description="Counts from 1.")]
+    at: Annotated[float, Field(description="When it ended, in seconds since 1970.")]
+    seconds: Annotated[float, Field(description="From its beginning to its end; a save is in none.")]
+    loss: float
+    learning_rate: float
+    grad_norm: Annotated[float, Field(description="Before it was clipped.")]
+    reward_margin: float | None = None
+    reward_accuracy: float | None = None
+    tokens: Annotated[int, Field(description="Tokens of this step that went through the model, over all processes.")]
+    tokens_per_second: float
+    mfu: Annotated[
+        float | None, Field(description="Of the GPUs' peak; unset where that is not known, as on a CPU.")
+    ] = None
+    memory_bytes: Annotated[
+        int | None,
+        Field(description="Of the first process: the most it has held of its GPU; on a CPU what it holds then."),
+    ] = None
+
+
+def parsed(line: str | bytes) -> StepMetrics | None:
+    """Read a line; None of what is none, such as one that a full disk or a lost node cut."""
+    try:
+        return StepMetrics.model_validate_json(line)
+    except ValidationError:
+        return None
+
+
+def joined(found: Iterable[StepMetrics]) -> list[StepMetrics]:
+    """Return one of each step, in order: that of the latest attempt, and within an attempt the last."""
+    latest: dict[int, StepMetrics] = {}
+    for one in found:
+        before = latest.get(one.step)
+        if before is None or one.attempt >= before.attempt:
+            latest[one.step] = one
+    return [latest[step] for step in sorted(latest)]
+
+
+def stride(last: int, most: int = MOST_STEPS) -> int:
+    """Return of how many steps one is kept, so that a run of `last` steps has at most `most`, and the last one."""
+    return max(1, -(-last // most))
+
+
+def is_kept(step: int, last: int, every: int) -> bool:
+    """Whether a step is one of those; by its number, so that all attempts keep the same."""
+    return step % every == 0 or step == last
