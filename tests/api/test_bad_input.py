@@ -60,11 +60,11 @@ def test_a_condition_refuses(
 
 def test_what_is_not_built_yet_is_refused_once_all_else_is_right(stage: Stage, operator: OperatorProcess) -> None:
     stage.inspected_dataset()
-    stage.create(training_job(stage.base, lora={"dataset": "chat", "trainer": "TRL"}))
+    stage.create(training_job(stage.base, contextParallel="auto"))
     stage.until_state("Refused", seconds=TOLD_WITHIN)
     found = stage.condition("Accepted")
     assert (found["status"], found["reason"]) == ("False", "NotYetAvailable")
-    assert "spec.lora.trainer: found TRL" in found["message"]
+    assert "spec.contextParallel: found auto" in found["message"]
 
 
 def test_a_missing_dataset_is_waited_for(stage: Stage, operator: OperatorProcess) -> None:

@@ -96,7 +96,6 @@ def test_every_check_has_an_answer_to_every_world() -> None:
         ("a warm-up", {"spec": rlvr_spec(rlvr={"warmup": {"envRevision": "public-v1", "steps": 5}})}, "spec.rlvr.warmup: found one"),
         ("a retention", {"spec": rlvr_spec(rlvr={"retention": {"envRevision": "public-v1", "steps": 5}})}, "spec.rlvr.retention: found one"),
         ("a judge", {"spec": rlvr_spec(rlvr={"judge": {"criterion": "helpful", "weight": 1}})}, "spec.rlvr.judge: found one"),
-        ("sft by TRL", {"spec": spec(lora={"trainer": "TRL"})}, "set trainer: Halo"),
         ("split rows", {"spec": spec(contextParallel="auto")}, "spec.contextParallel: found auto"),
         ("weights elsewhere", {"catalog": catalog(base=BaseEntry("smol", base(source="hf://org/smol")))}, "no pvc:// source"),
     ],
@@ -111,8 +110,10 @@ def test_a_good_job_of_what_is_not_built_yet_is_refused(what: str, changes: dict
     assert words in refusal.message
 
 
-def test_dpo_by_trl_is_built() -> None:
+def test_sft_and_dpo_by_trl_are_built() -> None:
     """By name, or as the base's default trainer."""
+    assert first_refusal(world(spec=spec(lora={"trainer": "TRL"}))) is None
+    assert first_refusal(world(catalog=catalog(base=BaseEntry("smol", base(defaultTrainer="TRL"))))) is None
     pairs = dataset(kind="preference")
     asked = world(spec=spec(lora={"method": "dpo", "trainer": "TRL"}), catalog=catalog(dataset=pairs))
     assert first_refusal(asked) is None

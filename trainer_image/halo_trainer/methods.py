@@ -65,9 +65,12 @@ class Sft:
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
         """Every trained token of the step weighs the same."""
         micro = collate([self._rows[index] for index in part], 0, self._device)
-        denominator = sum(self._trained[index] for index in step)
         logits = answer_logits(self._model, micro)
-        return Share(sft_loss(logits, micro.targets_BK, micro.trained_BK, denominator))
+        return Share(sft_loss(logits, micro.targets_BK, micro.trained_BK, self.denominator(step)))
+
+    def denominator(self, step: Sequence[int]) -> int:
+        """Count the trained tokens of a step."""
+        return sum(self._trained[index] for index in step)
 
     def tokens(self, step: Sequence[int]) -> int:
         return sum(self.lengths[index] for index in step)
@@ -100,15 +103,22 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
             f"spec.lora.dataset: found data set {data.name} of kind {data.kind}, method {lora.method} trains on kind {wanted}; "
             "name another Dataset",
         )
+    if lora.bundle and (lora.method != "sft" or lora.trainer == "TRL"):
+        found = f"method {lora.method}" + (" by TRL" if lora.trainer == "TRL" else "")
+        raise RunFailure(Reason.INVALID_SPEC, f"spec.lora.bundle: belongs to sft by Halo, found {found}; remove it")
     longest = lora.max_length or base.context_length
     if lora.method == "sft":
         steps = fitting_rows(training_rows(data, path, template), longest, lora.overlength)
         rows, tally = bundled(steps, lora.bundle, data.name) if lora.bundle else (list(steps), None)
-        return lambda model, device: Sft(rows, model, device, tally)
-    if lora.bundle:
-        raise RunFailure(
-            Reason.INVALID_SPEC, f"spec.lora.bundle: belongs to sft, found method {lora.method}; remove it"
-        )
+        if lora.trainer != "TRL":
+            return lambda model, device: Sft(rows, model, device, tally)
+
+        def sft(model: Any, device: torch.device) -> Method:
+            from halo_trainer.trl.sft import TrlSft
+
+            return TrlSft(rows, model, load_tokenizer(base, folder), device)
+
+        return sft
     pairs = list(fitting_rows(training_pairs(data, path, template), longest, lora.overlength))
 
     def dpo(model: Any, device: torch.device) -> Method:

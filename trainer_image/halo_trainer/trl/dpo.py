@@ -10,7 +10,6 @@ without a parent the adapter is turned off for it, which leaves the base.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from halo_trainer.data.preference import TokenPair
 from halo_trainer.failures import RunFailure
 from halo_trainer.flops import Work, rows_work
 from halo_trainer.methods import Share
+from halo_trainer.trl.part import loop_arguments, settled_threads, stand_alone
 
 REFERENCE = "ref"
 
@@ -61,24 +61,17 @@ class Dpo:
                 Reason.INVALID_SPEC,
                 "spec.lora.targetModules: found the output head, and TRL's dpo can't train it; leave it out",
             )
-        threads = torch.get_num_threads()
         arguments = DPOConfig(
-            # Nothing is written there: the loop has its own checkpoints.
-            output_dir=tempfile.gettempdir(),
+            **loop_arguments(device),
             beta=lora.beta or 0.1,
-            use_cpu=device.type == "cpu",
             # Our adapters are fp32 over a base of its own precision.
             bf16=False,
             gradient_checkpointing=False,
-            report_to=[],
-            disable_tqdm=True,
         )
         unused = Dataset.from_dict({"prompt_ids": [[0]]})
-        self._trainer = Pairs(model=model, args=arguments, train_dataset=unused, processing_class=tokenizer)
-        # accelerate sets another number, by the cores of the machine.
-        torch.set_num_threads(threads)
-        # The loop adds the processes' shares up, which need not be alike.
-        self._trainer.accelerator.gather = self._trainer.accelerator.gather_for_metrics = _own
+        with settled_threads():
+            self._trainer = Pairs(model=model, args=arguments, train_dataset=unused, processing_class=tokenizer)
+        stand_alone(self._trainer)
         if not continues:
             model.delete_adapter(REFERENCE)
         # TRL turns dropout off. It stays on where it was asked for; the reference has none.
@@ -105,7 +98,3 @@ class Dpo:
     def work(self, step: Sequence[int]) -> Work:
         rows = [row for index in step for row in (self._pairs[index].chosen, self._pairs[index].rejected)]
         return rows_work([len(row) for row in rows], trained_tokens(rows), reference=True)
-
-
-def _own(values: Any) -> Any:
-    return values

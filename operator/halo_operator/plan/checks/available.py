@@ -24,10 +24,6 @@ def missing(world: RunWorld) -> Iterator[str]:
                 yield f"spec.rlvr.{name}: found one, which this version does not have yet; remove it"
     if spec.base != "lora_trl":
         yield f"spec.base: found {spec.base}, which this version does not train yet; use lora_trl"
-    if lora := spec.lora:
-        trainer = lora.trainer or (base.spec.default_trainer if base else "Halo")
-        if trainer == "TRL" and lora.method != "dpo":
-            yield "spec.lora.trainer: found TRL, by which this version trains dpo and no sft yet; set trainer: Halo"
     if spec.context_parallel is not None:
         yield f"spec.contextParallel: found {spec.context_parallel}, which this version does not have yet; leave it out"
     if base is not None and not base.spec.source.startswith("pvc://"):
