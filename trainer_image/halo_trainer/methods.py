@@ -121,7 +121,9 @@ class PackedSft(Sft):
         return Share(sft_loss(logits_BKV, flat.targets_BK, every_BK, self.denominator(step)))
 
 
-def sft_method(rows: list[TokenRow], packing: bool, model: Any, device: torch.device, bundles: Tally | None) -> Sft:
+def sft_method(
+    rows: list[TokenRow], packing: bool, model: Any, device: torch.device, bundles: Tally | None = None
+) -> Sft:
     """Pack the rows if that was asked for and is exact on this base; say why where it isn't."""
     if not packing:
         return Sft(rows, model, device, bundles)
