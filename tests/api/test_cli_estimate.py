@@ -94,7 +94,9 @@ def test_a_quote_is_the_webhook_s_and_makes_nothing(stage: Stage, webhook: Opera
     stage.pod()
     estimate = stage.status()["estimate"]
     assert quote.strip().startswith(f"{estimate['h100Hours']['centre']} H100-hours")
-    started = next(e["note"] for e in stage.events() if e["reason"] == "Started")
+    notes = lambda: [e["note"] for e in stage.events() if e["reason"] == "Started"]  # noqa: E731
+    stage.until(notes, "the event that it started is there")
+    (started,) = notes()
     assert started.endswith(f"; quote: {quote.strip()}")
     again = halo("estimate", "-f", halo.file(training_job(stage.base)))
     assert "a run of this name exists already" in again.stdout
