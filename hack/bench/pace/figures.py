@@ -8,8 +8,9 @@ from typing import Any
 
 from .sides import Side
 
-# Published peak of an H200 or H100 in dense bf16, FLOPs a second.
-PEAK_FLOPS = 989e12
+# What is wanted of a case, and of plain chats of this length.
+AT_LEAST = {"chat": 1.3, "agent": 3.0}
+MFU_AT_LEAST, MFU_ROWS = 0.4, 16384
 
 
 def speed(side: Side, warm: int) -> dict[str, Any]:
@@ -61,21 +62,22 @@ def fastest(sides: Sequence[Side], warm: int, gpu: bool) -> Side | None:
     return min((side for side in sides if not side.failed and len(side.steps) > warm), key=taken, default=None)
 
 
-def causal_flops(config: dict[str, Any], lengths: Sequence[int]) -> float:
-    """Return the FLOPs of training a frozen base on rows: forward and the gradient of its inputs, attention over what is seen.
-
-    4 N T for the matrices (2 N T forward, 2 N T backward; no gradient of the weights), 6 h d L sum T^2 for attention.
-    """
-    hidden, heads, kv, each = (
-        config[name] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
-    )
-    layer = hidden * each * (2 * heads + 2 * kv) + 3 * hidden * config["intermediate_size"]
-    matrices = config["num_hidden_layers"] * layer + hidden * config["vocab_size"]
-    seen = sum(length**2 for length in lengths)
-    return 4.0 * matrices * sum(lengths) + 6.0 * heads * each * config["num_hidden_layers"] * seen
-
-
-def mfu(side: Side, warm: int) -> float | None:
-    """Return the share of the device's peak that the side's FLOPs are."""
+def mfu(side: Side, warm: int, peak: float | None) -> float | None:
+    """Return the share of the device's peak, in FLOPs a second, that the model's own FLOPs are."""
     seconds = sum(step.seconds for step in side.steps[warm:])
-    return round(sum(side.flops[warm:]) / seconds / PEAK_FLOPS, 4) if side.flops else None
+    return round(sum(side.flops[warm:]) / seconds / peak, 4) if side.flops and peak else None
+
+
+def targets(name: str, case: str, longest: int, found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Say which targets a case has, and whether it meets them; one that could not be measured is not met."""
+    ratio, memory, share = (found.get(figure) for figure in ("ratio", "memory_ratio", "mfu"))
+    wanted = [
+        ("trained tokens/s ratio", AT_LEAST[case], ratio, ratio is not None and ratio >= AT_LEAST[case]),
+        ("peak memory ratio", 1.0, memory, memory is not None and memory <= 1.0),
+    ]
+    if share is not None and case == "chat" and longest == MFU_ROWS:
+        wanted.append(("causal MFU", MFU_AT_LEAST, share, share >= MFU_AT_LEAST))
+    return [
+        {"figure": f"{figure}, {name}", "limit": limit, "found": value, "met": met}
+        for figure, limit, value, met in wanted
+    ]
