@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,13 +13,13 @@ from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef, DataRef, TrainPlan
 from halo_trainer.attention import Varlen, install, why_padded
 from halo_trainer.data.batches import micro_batches, packs
-from halo_trainer.data.bundle import Tally, linear_bundles
+from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.collate import collate, collate_flat, trained_tokens
-from halo_trainer.data.layout import packed
-from halo_trainer.data.load import fitting_rows, load_tokenizer, training_pairs, training_rows
+from halo_trainer.data.layout import joined, row_layout, tree_layout
+from halo_trainer.data.load import fitting_rows, load_config, load_tokenizer, training_pairs, training_rows
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
-from halo_trainer.flops import Work, rows_work
+from halo_trainer.flops import Work, rows_work, summed
 from halo_trainer.model import answer_logits, flat_logits
 from halo_trainer.objectives.sft import sft_loss
 
@@ -53,20 +53,39 @@ class Method(Protocol):
         """Return what goes through the model, as FLOPs are counted by."""
 
 
+# A linear bundle, or one that may fork.
+Bundle = TypeVar("Bundle", TokenRow, Tree)
 # What makes the method, once the model is there.
 Prepared = Callable[[Any, torch.device], Method]
 
 
-class Sft:
-    """Supervised fine-tuning on chat rows."""
+class Supervised:
+    """What a step of supervised fine-tuning counts, whatever form its rows have: `works` is each row's own."""
 
     rewards = False
 
-    def __init__(self, rows: list[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None) -> None:
-        self._rows, self._model, self._device = rows, model, device
-        self.lengths = [len(row) for row in rows]
+    def __init__(self, works: list[Work], bundles: Tally | None) -> None:
+        self._works = works
+        self.lengths = [work.tokens for work in works]
         self.bundle_ratio = bundles.ratio if bundles else None
-        self._trained = [trained_tokens([row]) for row in rows]
+
+    def denominator(self, step: Sequence[int]) -> int:
+        """Count the trained tokens of a step."""
+        return self.work(step).predicted
+
+    def tokens(self, step: Sequence[int]) -> int:
+        return self.work(step).tokens
+
+    def work(self, step: Sequence[int]) -> Work:
+        return summed(self._works[index] for index in step)
+
+
+class Sft(Supervised):
+    """Chat rows, padded to the longest of a pass."""
+
+    def __init__(self, rows: list[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None) -> None:
+        super().__init__([_work(row) for row in rows], bundles)
+        self._rows, self._model, self._device = rows, model, device
 
     def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
         return micro_batches(share, size)
@@ -77,21 +96,10 @@ class Sft:
         logits = answer_logits(self._model, micro)
         return Share(sft_loss(logits, micro.targets_BK, micro.trained_BK, self.denominator(step)))
 
-    def denominator(self, step: Sequence[int]) -> int:
-        """Count the trained tokens of a step."""
-        return sum(self._trained[index] for index in step)
 
-    def tokens(self, step: Sequence[int]) -> int:
-        return sum(self.lengths[index] for index in step)
-
-    def work(self, step: Sequence[int]) -> Work:
-        return rows_work([self.lengths[index] for index in step], sum(self._trained[index] for index in step))
-
-
-def bundled(steps: Iterable[TokenRow], most: int, data: str) -> tuple[list[TokenRow], Tally]:
-    """Return the steps' bundles, as soon as each is whole, and say what that saves. A fork begins a new row."""
-    tally = Tally()
-    rows = list(linear_bundles(steps, most, tally))
+def bundled(bundles: Iterable[Bundle], most: int, data: str, tally: Tally) -> list[Bundle]:
+    """Return the bundles of at most so many steps, and say what they save."""
+    rows = list(bundles)
     if not any(row.run for row in rows):
         raise RunFailure(
             Reason.INVALID_SPEC,
@@ -99,14 +107,17 @@ def bundled(steps: Iterable[TokenRow], most: int, data: str) -> tuple[list[Token
             "leave it out, or name a data set whose lines have run, messages and answer",
         )
     print(f"bundle {most}: {tally}", flush=True)
-    return rows, tally
+    return rows
 
 
-class PackedSft(Sft):
-    """The same with rows side by side in one flat sequence, which no row sees beyond, and no padding."""
+class PackedSft(Supervised):
+    """Rows, or trees of steps, side by side in one flat sequence: none sees beyond itself, and there is no padding."""
 
-    def __init__(self, rows: list[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None) -> None:
-        super().__init__(rows, model, device, bundles)
+    def __init__(
+        self, rows: Sequence[TokenRow | Tree], model: Any, device: torch.device, bundles: Tally | None = None
+    ) -> None:
+        super().__init__([_work(row) for row in rows], bundles)
+        self._rows, self._model, self._device = rows, model, device
         install(model.get_base_model())
         self._longest = max(self.lengths)
 
@@ -114,16 +125,23 @@ class PackedSft(Sft):
         return packs(share, self.lengths, size * self._longest)
 
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
-        layout = packed(self._rows[index] for index in part)
+        rows = (self._rows[index] for index in part)
+        layout = joined(tree_layout(row.segments) if isinstance(row, Tree) else row_layout(row) for row in rows)
         flat = collate_flat(layout, self._device)
         logits_BKV = flat_logits(self._model, flat, Varlen.of(layout, self._device))
         every_BK = torch.ones_like(flat.targets_BK, dtype=torch.bool)
         return Share(sft_loss(logits_BKV, flat.targets_BK, every_BK, self.denominator(step)))
 
 
+def _work(row: TokenRow | Tree) -> Work:
+    if isinstance(row, Tree):
+        return Work(len(row), row.pairs, row.predicted)
+    return rows_work([len(row)], trained_tokens([row]))
+
+
 def sft_method(
     rows: list[TokenRow], packing: bool, model: Any, device: torch.device, bundles: Tally | None = None
-) -> Sft:
+) -> Sft | PackedSft:
     """Pack the rows if that was asked for and is exact on this base; say why where it isn't."""
     if not packing:
         return Sft(rows, model, device, bundles)
@@ -149,9 +167,12 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
     longest = lora.max_length or base.context_length
     if lora.method == "sft":
         steps = fitting_rows(training_rows(data, path, template), longest, lora.overlength)
-        rows, tally = bundled(steps, lora.bundle, data.name) if lora.bundle else (list(steps), None)
+        if lora.bundle:
+            forks = lora.packing and why_padded(load_config(base, folder)) is None
+            return _of_bundles(steps, plan, data.name, longest if forks else None)
+        rows = list(steps)
         if lora.trainer != "TRL":
-            return lambda model, device: sft_method(rows, lora.packing, model, device, tally)
+            return lambda model, device: sft_method(rows, lora.packing, model, device)
 
         def sft(model: Any, device: torch.device) -> Method:
             from halo_trainer.trl.sft import TrlSft
@@ -167,3 +188,14 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
         return Dpo(pairs, model, load_tokenizer(base, folder), lora, continues=plan.parent is not None, device=device)
 
     return dpo
+
+
+def _of_bundles(steps: Iterable[TokenRow], plan: TrainPlan, data: str, longest_tree: int | None) -> Prepared:
+    """Bundle the steps as trees of at most so many tokens, or, on a base that takes none, in rows that end at a fork."""
+    lora, tally = plan.lora, Tally()
+    most = lora.bundle or 1
+    if longest_tree is not None:
+        trees = bundled(tree_bundles(steps, most, longest_tree, tally), most, data, tally)
+        return lambda model, device: PackedSft(trees, model, device, tally)
+    rows = bundled(linear_bundles(steps, most, tally), most, data, tally)
+    return lambda model, device: sft_method(rows, lora.packing, model, device, tally)
