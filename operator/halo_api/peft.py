@@ -14,7 +14,7 @@ from typing import Any
 from halo_api.adapter import CONFIG, FILE_PATH, WEIGHTS, AdapterFile
 from halo_api.base import ApiModel
 from halo_api.file_stream import MAX_BYTES, MAX_FILES
-from halo_api.receipt import RECEIPT_NAME
+from halo_api.receipt import KEY_NAME, RECEIPT_NAME
 
 CONFIG_BYTES = 1 << 20
 # How much of the weights is read for their names and shapes; 30,000 tensors take 5 MB.
@@ -25,7 +25,7 @@ MAX_NAMES = 10_000
 SUFFIXES = (".safetensors", ".json", ".jinja", ".md", ".model", ".txt")
 NAMES = ("LICENSE", "NOTICE")
 # What pulling an adapter writes beside its files: of the adapter that is imported it says nothing.
-PULLED = (RECEIPT_NAME, "public.pem")
+PULLED = (RECEIPT_NAME, KEY_NAME)
 TO_RANK = re.compile(r"\.lora_(embedding_)?A(\.|$)")
 
 

@@ -12,7 +12,7 @@ import torch
 from agent_runs import THINKER, talk, tool_run
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from random_layouts import row, runs
+from random_layouts import GRADIENTS, row, runs
 from trainer_support import CHATML, adapter_bytes, chat, make_tokenizer, run_file, train_here, write_rows
 
 from halo_api.run_file import BaseRef
@@ -170,7 +170,7 @@ HISTORY = [row("a", [1, 2], [8, 3, 4]), row("a", [1, 2, 3, 4, 5], [6]), row("a",
 @example(HISTORY, 4, 30)
 @example(EMPTY, 4, 4)
 @example(HISTORY, 4, 6)
-@settings(max_examples=25, deadline=None)
+@settings(GRADIENTS, max_examples=25)
 def test_a_bundle_has_the_gradient_of_its_steps(model: Any, steps: list[TokenRow], most: int, length: int) -> None:
     kept = [r.truncated(length) for r in steps if trained_tokens([r.truncated(length)])]
     if not kept:

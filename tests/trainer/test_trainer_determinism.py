@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from trainer_support import adapter_bytes, run_file, start, train_here, wait_for
+from trainer_support import adapter_bytes, completed, killed, run_file, start, train_here, wait_for
 
 from halo_api.digests import files_digest
 from halo_api.metrics_history import StepMetrics, joined
@@ -71,20 +71,12 @@ def history(root: Path, output: str) -> list[StepMetrics]:
 def test_a_killed_run_goes_on_to_the_same_bytes_and_has_one_history(root: Path) -> None:
     straight = train_here(run_file(output="straight/a1", lora=LORA, steps=40), root)
     assert straight.outcome
-    process = start("train", run_file(output="run/a1", lora=LORA, steps=40), root)
-    report = wait_for(process, root, 2)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    last = report.checkpoints[-1]
-    assert last.step < 40
-    resume = {"step": last.step, "uri": last.uri, "digest": last.digest}
+    resume = killed(run_file(output="run/a1", lora=LORA, steps=40), root)
     again = run_file(output="run/a2", lora=LORA, steps=40, resume=resume)
-    second = start("train", again.model_copy(update={"run": again.run.model_copy(update={"attempt": 2})}), root)
-    output, _ = second.communicate(timeout=240)
-    assert second.returncode == 0, output.decode()
+    completed(again.model_copy(update={"run": again.run.model_copy(update={"attempt": 2})}), root)
     assert adapter_bytes(root, "run/a2") == adapter_bytes(root, "straight/a1")
     found = history(root, "run")
-    assert [(one.step, one.attempt) for one in found] == [(n, 1 if n <= last.step else 2) for n in range(1, 41)]
+    assert [(one.step, one.attempt) for one in found] == [(n, 1 if n <= resume["step"] else 2) for n in range(1, 41)]
     for one, same in zip(found, history(root, "straight"), strict=True):
         assert (one.loss, one.grad_norm, one.learning_rate) == (same.loss, same.grad_norm, same.learning_rate)
 

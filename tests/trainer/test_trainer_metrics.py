@@ -141,7 +141,7 @@ def test_mfu_is_flops_over_seconds_and_peak(tmp_path: Path, capsys: pytest.Captu
     shape, work = Shape(layers=10**6, head=10**4, pair=100), Work(100, 5050, 40)
     meter = Meter(torch.device("cpu"), shape, peak=1e10)
     progress = Progress(3, 0, True, meter, History(tmp_path, 7))
-    reports = [progress.finished(n, 100, 1.0, 1e-4, 0.1, None, work) for n in (1, 2, 3)]
+    reports = [progress.finished(n, 1.0, 1e-4, 0.1, work) for n in (1, 2, 3)]
     found = list(lines(tmp_path / METRICS_NAME))
     assert [(one.attempt, one.step, one.tokens) for one in found] == [(7, 1, 100), (7, 2, 100), (7, 3, 100)]
     for one in found:

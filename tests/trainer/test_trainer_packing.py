@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import signal
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +11,11 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from random_layouts import Segment, rows_of, segments
-from tiny_models import DENSE, MOE, VOCABULARY, gradient_of, tiny_config, tiny_model
-from trainer_support import adapter_bytes, run_file, start, train_here, wait_for
+from random_layouts import GRADIENTS, Segment, rows_of, segments
+from tiny_models import DENSE, MOE, VOCABULARY, as_vector, difference, gradient_of, tiny_config, tiny_model
+from trainer_support import adapter_bytes, completed, killed, run_file, train_here
 
 from halo_trainer.attention import BLOCK, Varlen, install, why_padded
 from halo_trainer.data.collate import collate, collate_flat, trained_tokens
@@ -28,9 +27,8 @@ from halo_trainer.objectives.sft import sft_loss
 
 CPU = torch.device("cpu")
 # A router's choice can turn on the last bit, so a mixture of experts is held to its rows in fp64.
-CASES = [*((kind, torch.float32, 1e-5) for kind in DENSE), *((kind, torch.float64, 1e-8) for kind in MOE)]
 PACKS = (*DENSE, *MOE)
-EXAMPLES = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+CASES = [*((kind, torch.float32, 1e-5) for kind in DENSE), *((kind, torch.float64, 1e-8) for kind in PACKS)]
 
 
 @functools.cache
@@ -77,12 +75,8 @@ def layout_gradient(model: Any, layout: Layout, denominator: float) -> torch.Ten
     return gradient_of(model)
 
 
-def difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((found - expected).norm() / expected.norm())
-
-
 @pytest.mark.parametrize(("kind", "dtype", "bound"), CASES)
-@EXAMPLES
+@GRADIENTS
 @given(rows=st.lists(turns(), min_size=1, max_size=6), size=st.integers(1, 3))
 def test_a_packed_step_has_the_gradient_of_its_rows_alone(
     kind: str, dtype: torch.dtype, bound: float, rows: list[TokenRow], size: int
@@ -124,7 +118,7 @@ def test_a_fork_has_the_gradient_of_its_rows_alone(kind: str, dtype: torch.dtype
     assert difference(layout_gradient(flat, layout, denominator), alone_gradient(alone, rows, denominator)) <= bound
 
 
-@settings(EXAMPLES, max_examples=25)
+@settings(GRADIENTS, max_examples=25)
 @given(tree=segments())
 def test_a_tree_has_the_gradient_of_its_rows_alone(tree: list[Segment]) -> None:
     alone, flat = models("qwen3", torch.float64)
@@ -150,7 +144,7 @@ def test_a_long_branch_is_masked_in_blocks(length: int) -> None:
 
 
 @pytest.mark.parametrize("kind", PACKS)
-@EXAMPLES
+@GRADIENTS
 @given(first=turns(), second=turns())
 def test_a_row_has_the_same_logits_behind_another_as_alone(kind: str, first: TokenRow, second: TokenRow) -> None:
     alone, flat = models(kind, torch.float64)
@@ -230,19 +224,9 @@ def test_a_packed_run_resumes_to_the_bit(root: Path) -> None:
 
 def test_a_killed_packed_run_goes_on_to_the_same_bytes_on_two_ranks(root: Path) -> None:
     spec = {"lora": LORA, "steps": 40, "layout": {"gpusPerNode": 2}}
-    straight = start("train", run_file(output="straight", **spec), root)
-    output, _ = straight.communicate(timeout=300)
-    assert straight.returncode == 0, output.decode()
-    first = start("train", run_file(output="a1", **spec), root)
-    report = wait_for(first, root, 2)
-    first.send_signal(signal.SIGKILL)
-    assert first.wait() == -signal.SIGKILL
-    last = report.checkpoints[-1]
-    assert last.step < 40
-    resume = {"step": last.step, "uri": last.uri, "digest": last.digest}
-    second = start("train", run_file(output="a2", resume=resume, **spec), root)
-    output, _ = second.communicate(timeout=300)
-    assert second.returncode == 0, output.decode()
+    completed(run_file(output="straight", **spec), root)
+    resume = killed(run_file(output="a1", **spec), root)
+    completed(run_file(output="a2", resume=resume, **spec), root)
     assert adapter_bytes(root, "a2") == adapter_bytes(root, "straight")
 
 
@@ -254,5 +238,4 @@ def test_packing_changes_a_run_by_no_more_than_rounding(root: Path) -> None:
         safetensors.torch.load_file(root / "artifacts" / name / "adapter" / "adapter_model.safetensors")
         for name in ("padded", "packed")
     )
-    expected, found = (torch.cat([tensor.reshape(-1) for tensor in each.values()]) for each in (padded, packed))
-    assert difference(found, expected) < 1e-4
+    assert difference(as_vector(packed), as_vector(padded)) < 1e-4

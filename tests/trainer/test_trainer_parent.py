@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 from peft import PeftModel
-from trainer_support import adapter_bytes, run_file, start, train_here
+from trainer_support import adapter_bytes, killed, run_file, start, train_here
 from transformers import AutoModelForCausalLM
 
 from halo_api.adapter import CONFIG, WEIGHTS
@@ -89,20 +87,7 @@ def test_a_child_is_the_same_each_time_also_from_a_checkpoint(root: Path, parent
 
 def test_a_child_that_was_killed_goes_on_to_the_same_bytes(root: Path, parent: dict[str, Any]) -> None:
     train_here(child(parent, "straight", DROPOUT, steps=40), root)
-    process = start("train", child(parent, "a1", DROPOUT, steps=40), root)
-    end = time.monotonic() + 240
-    report = Report(run_uid="uid-1", attempt=1)
-    while not report.checkpoints:
-        assert process.poll() is None, process.communicate()[0].decode()
-        assert time.monotonic() < end
-        time.sleep(0.02)
-        if (root / "report.json").exists():
-            report = Report.model_validate_json((root / "report.json").read_bytes())
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    last = report.checkpoints[-1]
-    assert last.step < 40
-    resume = {"step": last.step, "uri": last.uri, "digest": last.digest}
+    resume = killed(child(parent, "a1", DROPOUT, steps=40), root, checkpoints=1)
     assert finished(child(parent, "a2", DROPOUT, steps=40, resume=resume), root).result == "Succeeded"
     assert adapter_bytes(root, "a2") == adapter_bytes(root, "straight")
 

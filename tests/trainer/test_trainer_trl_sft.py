@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ import safetensors.torch
 import torch
 from datasets import Dataset
 from peft import PeftModel
-from test_trainer_determinism import wait_for
-from trainer_support import adapter_bytes, run_file, start, train_here
+from tiny_models import as_vector, difference
+from trainer_support import adapter_bytes, completed, killed, run_file, train_here
 from transformers import AutoModelForCausalLM, TrainerCallback
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
@@ -117,8 +116,7 @@ def test_it_is_trls_own_run(dtype: str, schedule: str, root: Path, told: list[tu
     assert torch.tensor(told) == pytest.approx(torch.tensor(logged), rel=1e-6)
     ours = safetensors.torch.load_file(root / "artifacts" / "run" / "adapter" / WEIGHTS)
     assert ours.keys() == adapter.keys()
-    difference = torch.cat([(ours[name] - adapter[name]).reshape(-1) for name in ours]).norm()
-    assert difference / torch.cat([tensor.reshape(-1) for tensor in ours.values()]).norm() < 1e-6
+    assert difference(as_vector(adapter), as_vector(ours)) < 1e-6
 
 
 def test_its_adapter_is_like_one_of_halos(root: Path) -> None:
@@ -133,8 +131,7 @@ def test_its_adapter_is_like_one_of_halos(root: Path) -> None:
         weights.append(safetensors.torch.load_file(folder / WEIGHTS))
     assert configs[0] == configs[1]
     assert weights[0].keys() == weights[1].keys()
-    difference = torch.cat([(weights[0][name] - weights[1][name]).reshape(-1) for name in weights[0]]).norm()
-    assert difference / torch.cat([tensor.reshape(-1) for tensor in weights[0].values()]).norm() < 1e-4
+    assert difference(as_vector(weights[1]), as_vector(weights[0])) < 1e-4
     ids = torch.tensor([[5, 6, 7, 8]])
     base = AutoModelForCausalLM.from_pretrained(root / "models" / "tiny")
     before = base(ids).logits
@@ -146,15 +143,8 @@ def test_a_killed_run_goes_on_to_the_same_bytes(root: Path) -> None:
     """With dropout, which is drawn twice where activations are computed again."""
     lora = {"dropout": 0.1}
     trained(trl_file("straight", lora=lora, steps=20), root)
-    process = start("train", trl_file("a1", lora=lora, steps=20), root)
-    last = wait_for(process, root, 2).checkpoints[-1]
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert last.step < 20
-    resume = {"step": last.step, "uri": last.uri, "digest": last.digest}
-    second = start("train", trl_file("a2", lora=lora, steps=20, resume=resume), root)
-    output, _ = second.communicate(timeout=240)
-    assert second.returncode == 0, output.decode()
+    resume = killed(trl_file("a1", lora=lora, steps=20), root)
+    completed(trl_file("a2", lora=lora, steps=20, resume=resume), root)
     assert adapter_bytes(root, "a2") == adapter_bytes(root, "straight")
     trained(trl_file("dry", steps=20), root)
     assert adapter_bytes(root, "dry") != adapter_bytes(root, "straight")
@@ -175,12 +165,9 @@ def test_a_child_begins_as_its_parent(root: Path) -> None:
 def test_two_processes_train_the_same_adapter(root: Path) -> None:
     """Of shares of unlike size: 3 and 2 rows, in parts of 2 and 1."""
     trained(trl_file("one", batch=5), root)
-    process = start("train", trl_file("two", batch=5, layout={"gpusPerNode": 2}), root)
-    output, _ = process.communicate(timeout=500)
-    assert process.returncode == 0, output.decode()
+    completed(trl_file("two", batch=5, layout={"gpusPerNode": 2}), root)
     one, two = (safetensors.torch.load_file(root / "artifacts" / name / "adapter" / WEIGHTS) for name in ("one", "two"))
-    difference = torch.cat([(one[name] - two[name]).reshape(-1) for name in one]).norm()
-    assert difference / torch.cat([tensor.reshape(-1) for tensor in one.values()]).norm() < 1e-4
+    assert difference(as_vector(two), as_vector(one)) < 1e-4
 
 
 def test_the_output_head_is_refused(root: Path) -> None:

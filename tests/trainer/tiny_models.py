@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -83,3 +84,13 @@ def gradient_of(model: Any) -> torch.Tensor:
         parts.append(gradient.reshape(-1))
         parameter.grad = None
     return torch.cat(parts)
+
+
+def difference(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return how far one vector is from another, relative to that one."""
+    return float((found - expected).norm() / expected.norm())
+
+
+def as_vector(weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return all tensors of an adapter as one vector, by their names."""
+    return torch.cat([weights[name].reshape(-1) for name in sorted(weights)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -166,6 +167,24 @@ def wait_for(process: subprocess.Popen[bytes], root: Path, checkpoints: int) -> 
         assert process.poll() is None, process.communicate()[0].decode()
         time.sleep(0.02)
     raise AssertionError("no checkpoint within 240 s")
+
+
+def killed(run: RunFile, root: Path, checkpoints: int = 2) -> dict[str, Any]:
+    """Let a run be killed after so many checkpoints, before its end; return what a next attempt resumes from."""
+    process = start("train", run, root)
+    last = wait_for(process, root, checkpoints).checkpoints[-1]
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert run.train
+    assert last.step < run.train.steps
+    return {"step": last.step, "uri": last.uri, "digest": last.digest}
+
+
+def completed(run: RunFile, root: Path) -> None:
+    """Train to the end as a pod would."""
+    process = start("train", run, root)
+    output, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, output.decode()
 
 
 def adapter_bytes(root: Path, output: str = "run") -> dict[str, bytes]:

@@ -61,6 +61,8 @@ class Played:
         if verb == "create":
             return self.create("--dry-run=server" in rest)
         if verb == "delete":
+            if words := self.planned("refuse", {}).get(names[0].capitalize()):
+                return self.error(f"Error from server (Forbidden): {words}")
             self.path(*names[:2]).unlink(missing_ok=True)
             return 0
         assert verb == "exec"

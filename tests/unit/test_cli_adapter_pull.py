@@ -18,7 +18,7 @@ from halo_api.digests import bytes_digest
 from halo_api.receipt import RECEIPT_ANNOTATION
 from halo_cli.__main__ import main
 from halo_cli.adapter_pull import Verdict, Wanted, Wrong, verdict_of
-from halo_cli.volume_pod import State, state_of
+from halo_cli.volume_pod import State, complaint, state_of
 from halo_operator.signing import sign
 from tests.unit.builders_receipt import KEY, OTHER_KEY, adapter, contents, folder, statement
 from tests.unit.builders_receipt import files as files_of
@@ -236,6 +236,21 @@ def test_whoever_ends_it_the_pod_and_the_half_folder_go(number: signal.Signals, 
     process.send_signal(number)
     assert process.wait(60) == 130
     assert nothing_is_left(played)
+
+
+def test_who_may_make_no_pod_is_told_that_alone(played: Played, capsys: pytest.CaptureFixture[str]) -> None:
+    """And not that a pod, which never was, could not be deleted."""
+    played.plan(refuse={"Pod": "you may only look"})
+    assert pull() == 2
+    assert capsys.readouterr().err.splitlines() == ["not pulled: Error from server (Forbidden): you may only look"]
+
+
+def test_a_trainer_that_does_not_know_the_verb_is_older() -> None:
+    stderr = "usage: halo-trainer …\nhalo-trainer transfer: error: argument WHAT: invalid choice: 'metrics' (choose from 'hold')\ncommand terminated with exit code 2\n"
+    assert complaint(stderr).startswith("the operator's trainer image is older than this kubectl halo; ")
+    assert (
+        complaint("halo-trainer: found no such folder\ncommand terminated with exit code 1\n") == "found no such folder"
+    )
 
 
 def test_no_path_leads_out_of_the_folder(played: Played, capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,11 +120,7 @@ def _inspect(options: argparse.Namespace) -> int:
 def _view(options: argparse.Namespace) -> int:
     from halo_trainer.row_view import view
 
-    try:
-        return view(options)
-    except RunFailure as failure:
-        print(f"halo-trainer: {failure}", file=sys.stderr)
-        return 1
+    return _told(view, options)
 
 
 def _publish(options: argparse.Namespace) -> int:
@@ -138,8 +134,13 @@ def _verify(options: argparse.Namespace) -> int:
 def _sample(options: argparse.Namespace) -> int:
     from halo_trainer.sample import sample
 
+    return _told(sample, options)
+
+
+def _told(verb: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    """Do what leaves no report; a failure is a sentence on standard error."""
     try:
-        return sample(options)
+        return verb(options)
     except RunFailure as failure:
         print(f"halo-trainer: {failure}", file=sys.stderr)
         return 1

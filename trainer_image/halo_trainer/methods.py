@@ -46,9 +46,6 @@ class Method(Protocol):
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
         """Return what the rows `part` add to a step whose rows, of all processes, are `step`: the parts' shares add up."""
 
-    def tokens(self, step: Sequence[int]) -> int:
-        """Count the tokens that go through the model."""
-
     def work(self, step: Sequence[int]) -> Work:
         """Return what goes through the model, as FLOPs are counted by."""
 
@@ -72,9 +69,6 @@ class Supervised:
     def denominator(self, step: Sequence[int]) -> int:
         """Count the trained tokens of a step."""
         return self.work(step).predicted
-
-    def tokens(self, step: Sequence[int]) -> int:
-        return self.work(step).tokens
 
     def work(self, step: Sequence[int]) -> Work:
         return summed(self._works[index] for index in step)

@@ -27,9 +27,8 @@ class Moment(NamedTuple):
 class Progress:
     """Turns finished steps into progress reports, shows them, and keeps their history."""
 
-    def __init__(
-        self, steps: int, tokens: int, shows: bool, meter: Meter | None = None, history: History | None = None
-    ) -> None:
+    def __init__(self, steps: int, tokens: int, shows: bool, meter: Meter, history: History | None) -> None:
+        """Go on from so many tokens; only the process that writes shows it and has a history."""
         self._steps = steps
         self._begun = 0.0
         self._ended = collections.deque([Moment(time.monotonic(), tokens, 0.0)], WINDOW + 1)
@@ -45,21 +44,19 @@ class Progress:
     def finished(
         self,
         step: int,
-        tokens: int,
         loss: float,
         rate: float,
         norm: float,
+        work: Work,
         rewards: tuple[float, float] | None = None,
-        work: Work | None = None,
     ) -> ProgressReport:
         """Take one finished step; `step` counts from 1. `rewards`: margin and accuracy of a preference step."""
         before = self._ended[-1]
         before = before._replace(seconds=max(before.seconds, self._begun))
-        flops = self._meter.flops(work) if self._meter and work else 0.0
-        ended = Moment(time.monotonic(), before.tokens + tokens, before.flops + flops)
+        ended = Moment(time.monotonic(), before.tokens + work.tokens, before.flops + self._meter.flops(work))
         self._ended.append(ended)
         margin, accuracy = rewards or (None, None)
-        memory = self._meter.memory() if self._meter else None
+        memory = self._meter.memory()
         speed, mfu = self._pace(self._ended[0])
         seconds = ended.seconds - self._ended[0].seconds
         report = ProgressReport(
@@ -90,7 +87,7 @@ class Progress:
                     grad_norm=norm,
                     reward_margin=margin,
                     reward_accuracy=accuracy,
-                    tokens=tokens,
+                    tokens=work.tokens,
                     tokens_per_second=round(speed, 1),
                     mfu=mfu,
                     memory_bytes=memory,
@@ -109,7 +106,7 @@ class Progress:
         """Return the tokens a second from then to the last step's end, and the MFU, where it can be told."""
         now = self._ended[-1]
         seconds = max(now.seconds - since.seconds, 1e-9)
-        flops, peak = now.flops - since.flops, self._meter.peak if self._meter else None
+        flops, peak = now.flops - since.flops, self._meter.peak
         return (now.tokens - since.tokens) / seconds, round(flops / seconds / peak, 4) if flops and peak else None
 
     def _show(self, told: ProgressReport) -> None:

@@ -139,9 +139,7 @@ def loop(run: Run, stop: threading.Event) -> bool:
             done = train_step(run, stop)
             stopping = done.stopping
             assert run.state.loss is not None
-            told = progress.finished(
-                run.state.step, done.tokens, run.state.loss, done.rate, done.norm, done.rewards, done.work
-            )
+            told = progress.finished(run.state.step, run.state.loss, done.rate, done.norm, done.work, done.rewards)
             run.report.progress(told.model_copy(update={"bundle_ratio": run.method.bundle_ratio}))
             due = run.state.step % plan.save_steps == 0 or run.state.step == plan.steps
             if due or stopping:
@@ -164,9 +162,8 @@ class Done(NamedTuple):
 
     rate: float
     norm: float
-    tokens: int
-    rewards: tuple[float, float] | None
     work: Work
+    rewards: tuple[float, float] | None
     stopping: bool
 
 
@@ -198,16 +195,16 @@ def train_step(run: Run, stop: threading.Event) -> Done:
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     run.optimizer.step()
-    tokens = run.method.tokens(indices)
+    work = run.method.work(indices)
     run.state = TrainedState(
         step=step + 1,
         seed=plan.seed,
         rows_seen=(step + 1) * plan.batch,
-        tokens_seen=run.state.tokens_seen + tokens,
+        tokens_seen=run.state.tokens_seen + work.tokens,
         loss=total,
     )
     rewards = (margin, accuracy) if run.method.rewards else None
-    return Done(rate, norm, tokens, rewards, run.method.work(indices), stopping > 0)
+    return Done(rate, norm, work, rewards, stopping > 0)
 
 
 def checkpoint(run: Run) -> None:

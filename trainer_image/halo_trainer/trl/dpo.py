@@ -96,9 +96,6 @@ class Dpo:
         weight = len(part) / len(step)
         return Share(loss.double() * weight, margin * weight, accuracy * weight)
 
-    def tokens(self, step: Sequence[int]) -> int:
-        return sum(self._pairs[index].tokens for index in step)
-
     def work(self, step: Sequence[int]) -> Work:
         rows = [row for index in step for row in (self._pairs[index].chosen, self._pairs[index].rejected)]
         return rows_work([len(row) for row in rows], trained_tokens(rows), reference=True)

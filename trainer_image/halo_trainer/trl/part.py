@@ -25,8 +25,10 @@ def loop_arguments(device: torch.device) -> dict[str, Any]:
 def settled_threads() -> Iterator[None]:
     """Keep the number of threads, on which the last bits depend: accelerate sets another one, by the cores of the machine."""
     threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def stand_alone(trainer: Any) -> None:
