@@ -46,6 +46,8 @@ def test_the_operator_is_killed_after_every_write(stage: Stage, installed_chart:
             stage.until(lambda: [p["metadata"]["uid"] for p in stage.verify_pods()] not in ([], before), "another")
             found(stage)
             until_over(stage, RIGHT)
+            # The API server shows a deletion before the gate has told of it.
+            stage.until(lambda: sum(kill.startswith("DELETE") for kill in kills) == 2, "the last write is struck too")
             gate.after = ignore
             # So that it gives its lease back, which the next test would else wait for.
             stage.until(lambda: "leading as" in operator.said()[said:], "the last one leads")
