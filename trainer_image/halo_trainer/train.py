@@ -21,7 +21,7 @@ from halo_trainer.budget import Budget
 from halo_trainer.checkpoints.digest import Checked, as_written, check_checkpoint
 from halo_trainer.checkpoints.folder import TrainedState, load_checkpoint, save_checkpoint
 from halo_trainer.checkpoints.retention import bytes_in, prune_checkpoints, room_for, tell_checkpoint
-from halo_trainer.data.batches import rank_share, step_rows
+from halo_trainer.data.batches import even_passes, rank_share, step_rows
 from halo_trainer.data.load import load_template
 from halo_trainer.failures import RunFailure
 from halo_trainer.files import whole_folder
@@ -31,6 +31,7 @@ from halo_trainer.history import History
 from halo_trainer.methods import Method, prepared
 from halo_trainer.model import attach_lora, load_base, settle_torch, trained_parameters
 from halo_trainer.parallel.ranks import Ranks
+from halo_trainer.parallel.shard import is_sharded, load_in_turns
 from halo_trainer.parent import read_parent, start_from
 from halo_trainer.progress import Progress
 from halo_trainer.reporting import Reporting, now
@@ -50,6 +51,8 @@ class Run:
     device: torch.device
     method: Method
     model: Any
+    # Whether each forward pass gathers the base from all ranks.
+    sharded: bool
     parameters: dict[str, nn.Parameter]
     optimizer: torch.optim.AdamW
     state: TrainedState
@@ -101,9 +104,16 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: B
     base = Path(volume_path(file.base.source, volumes))
     template = load_template(file.base, base)
     make = prepared(plan, file.base, file.data, Path(volume_path(file.data.source, volumes)), base, template)
-    model = attach_lora(load_base(file.base, base), plan.lora, plan.seed)
-    if parent:
-        start_from(parent, model, plan.lora)
+    ranks.connect(device, file.layout.rendezvous_timeout_seconds)
+    sharded = is_sharded(plan, file.base, base, device, ranks)
+
+    def adapted() -> Any:
+        model = attach_lora(load_base(file.base, base), plan.lora, plan.seed)
+        if parent:
+            start_from(parent, model, plan.lora)
+        return model
+
+    model = load_in_turns(adapted, device, ranks) if sharded else adapted()
     model = model.to(device)
     model.train()
     parameters = trained_parameters(model)
@@ -111,13 +121,12 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: B
         parameters.values(), lr=0.0, betas=(0.9, 0.999), eps=1e-8, weight_decay=plan.lora.weight_decay
     )
     state = TrainedState(step=0, seed=plan.seed, rows_seen=0, tokens_seen=0, loss=None)
-    ranks.connect(device, file.layout.rendezvous_timeout_seconds)
     # Before a checkpoint is loaded: a reference model is what the run began with.
     method = make(model, device)
     if checkpoint:
         state = load_checkpoint(checkpoint, model, parameters, optimizer)
         print(f"resuming after step {state.step} from {checkpoint.folder}", flush=True)
-    return Run(file, plan, volumes, ranks, report, device, method, model, parameters, optimizer, state, budget)
+    return Run(file, plan, volumes, ranks, report, device, method, model, sharded, parameters, optimizer, state, budget)
 
 
 def loop(run: Run, stop: threading.Event) -> bool:
@@ -171,16 +180,18 @@ def train_step(run: Run, stop: threading.Event) -> Done:
     """Do one optimizer step."""
     plan, lora, ranks, step = run.plan, run.plan.lora, run.ranks, run.state.step
     indices = step_rows(len(run.method.lengths), plan.batch, plan.seed, step)
-    share = rank_share(indices, run.method.lengths, ranks.rank, ranks.world)
+    parts, idle = own_passes(run, indices)
     torch.manual_seed(derived_seed(plan.seed, "dropout", step, ranks.rank))
     run.optimizer.zero_grad(set_to_none=True)
     loss = torch.zeros((), dtype=torch.float64, device=run.device)
     margin = accuracy = 0.0
-    for part in run.method.passes(share, lora.micro_batch or 1):
+    for part in parts:
         added = run.method.share(part, indices)
         added.loss.backward()  # type: ignore[no-untyped-call]
         loss += added.loss.detach()
         margin, accuracy = margin + added.reward_margin, accuracy + added.reward_accuracy
+    for part in idle:
+        (0.0 * run.method.share(part, indices).loss).backward()
     ranks.sum_gradients(run.parameters.values())
     told = torch.tensor([float(stop.is_set()), margin, accuracy], dtype=torch.float64, device=run.device)
     total, stopping, margin, accuracy = ranks.sum_values(torch.cat([loss.reshape(1), told])).tolist()
@@ -205,6 +216,18 @@ def train_step(run: Run, stop: threading.Event) -> Done:
     )
     rewards = (margin, accuracy) if run.method.rewards else None
     return Done(rate, norm, work, rewards, stopping > 0)
+
+
+def own_passes(run: Run, indices: list[int]) -> tuple[list[list[int]], list[list[int]]]:
+    """Return this process's forward passes of a step, and those that it makes only because others make more."""
+    ranks, lengths = run.ranks, run.method.lengths
+
+    def cut(share: list[int]) -> list[list[int]]:
+        return run.method.passes(share, run.plan.lora.micro_batch or 1)
+
+    if run.sharded:
+        return even_passes(indices, lengths, ranks.rank, ranks.world, cut)
+    return cut(rank_share(indices, lengths, ranks.rank, ranks.world)), []
 
 
 def checkpoint(run: Run) -> None:

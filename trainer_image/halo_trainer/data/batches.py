@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from halo_trainer.seeds import derived_seed
 
@@ -46,6 +46,19 @@ def packs(share: Sequence[int], lengths: Sequence[int], budget: int) -> list[lis
         found[place].append(index)
         room[place] -= lengths[index]
     return found
+
+
+def even_passes(
+    indices: Sequence[int], lengths: Sequence[int], rank: int, world: int, cut: Callable[[list[int]], list[list[int]]]
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Return a rank's forward passes of a step, as `cut` makes them of its rows, and the idle ones that it makes behind them.
+
+    Together they are as many on every rank, for where a pass waits for all ranks. An idle pass is over the step's shortest row,
+    which is some rank's own, and counts for nothing.
+    """
+    passes = [cut(rank_share(indices, lengths, each, world)) for each in range(world)]
+    shortest = min(indices, key=lambda index: lengths[index])
+    return passes[rank], [[shortest]] * (max(map(len, passes)) - len(passes[rank]))
 
 
 @functools.lru_cache(maxsize=2)
