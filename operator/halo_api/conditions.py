@@ -117,6 +117,7 @@ class Reason(StrEnum):
     BUDGET_BEFORE_FIRST_CHECKPOINT = "BudgetBeforeFirstCheckpoint"
     INTERRUPTED = "Interrupted"
     CRASHED = "Crashed"
+    RANK_LOST = "RankLost"
     NODE_LOST = "NodeLost"
     EVICTED = "Evicted"
     CHECKPOINT_CORRUPT = "CheckpointCorrupt"

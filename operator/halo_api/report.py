@@ -12,7 +12,9 @@ from halo_api.conditions import Reason
 from halo_api.estimate import PhaseName
 
 # Failures that another attempt may survive; every other one is the user's to mend, and a retry would fail the same way.
-INFRASTRUCTURE = frozenset({Reason.INTERRUPTED, Reason.CRASHED, Reason.NODE_LOST, Reason.EVICTED, Reason.NOT_STARTED})
+INFRASTRUCTURE = frozenset(
+    {Reason.INTERRUPTED, Reason.CRASHED, Reason.RANK_LOST, Reason.NODE_LOST, Reason.EVICTED, Reason.NOT_STARTED}
+)
 
 
 class ProgressReport(ApiModel):

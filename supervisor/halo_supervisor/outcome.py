@@ -15,8 +15,8 @@ OUT_OF_MEMORY = (
     "lower spec.lora.microBatch or spec.lora.maxLength, or ask for a GPU class with more memory"
 )
 
-# What a role says of itself when it was merely stopped, or could not stop in order.
-_SECONDARY = frozenset({Reason.INTERRUPTED, Reason.CRASHED})
+# What a role says of itself when it was merely stopped, or could not stop in order, or a peer of it.
+_SECONDARY = frozenset({Reason.INTERRUPTED, Reason.CRASHED, Reason.RANK_LOST})
 
 
 @dataclass(frozen=True)

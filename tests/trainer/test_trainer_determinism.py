@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -12,7 +10,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from trainer_support import adapter_bytes, completed, killed, run_file, start, train_here, wait_for
+from trainer_support import adapter_bytes, completed, killed, run_file, start, train_here
 
 from halo_api.digests import files_digest
 from halo_api.metrics_history import StepMetrics, joined
@@ -113,21 +111,3 @@ def test_two_processes_train_the_same_adapter(root: Path) -> None:
     difference = torch.cat([(one[name] - two[name]).reshape(-1) for name in one]).norm()
     assert difference / torch.cat([tensor.reshape(-1) for tensor in one.values()]).norm() < 1e-5
     assert sorted(path.name for path in root.glob("report.json*")) == ["report.json"]
-
-
-def test_a_lost_process_ends_all(root: Path) -> None:
-    shutil.rmtree(root / "artifacts")
-    process = start("train", run_file(steps=100_000, saveSteps=50, layout={"gpusPerNode": 2}), root)
-    wait_for(process, root, 1)
-    workers = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-    assert len(workers) == 2
-    os.kill(workers[1], signal.SIGKILL)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 1, output.decode()
-    report = Report.model_validate_json((root / "report.json").read_bytes())
-    outcome = report.outcome
-    assert outcome
-    assert outcome.checkpoint == report.checkpoints[-1]
-    assert (outcome.reason, outcome.message) == ("Crashed", "process 1 of this node was killed by SIGKILL")
-    assert outcome.checkpoint
-    assert not Path(f"/proc/{workers[0]}").exists()

@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_layouts import GRADIENTS, Segment, rows_of, segments
 from tiny_models import DENSE, MOE, VOCABULARY, as_vector, difference, gradient_of, tiny_config, tiny_model
-from trainer_support import adapter_bytes, completed, killed, run_file, train_here
+from trainer_support import adapter_bytes, run_file, train_here
 
 from halo_trainer.attention import BLOCK, Varlen, install, why_padded
 from halo_trainer.data.collate import collate, collate_flat, trained_tokens
@@ -220,14 +220,6 @@ def test_a_packed_run_resumes_to_the_bit(root: Path) -> None:
         resume = {"step": checkpoint.step, "uri": checkpoint.uri, "digest": checkpoint.digest}
         train_here(run_file(output=f"from-{checkpoint.step}", lora=LORA, resume=resume), root)
         assert adapter_bytes(root, f"from-{checkpoint.step}") == adapter_bytes(root, "straight")
-
-
-def test_a_killed_packed_run_goes_on_to_the_same_bytes_on_two_ranks(root: Path) -> None:
-    spec = {"lora": LORA, "steps": 40, "layout": {"gpusPerNode": 2}}
-    completed(run_file(output="straight", **spec), root)
-    resume = killed(run_file(output="a1", **spec), root)
-    completed(run_file(output="a2", resume=resume, **spec), root)
-    assert adapter_bytes(root, "a2") == adapter_bytes(root, "straight")
 
 
 def test_packing_changes_a_run_by_no_more_than_rounding(root: Path) -> None:

@@ -50,8 +50,8 @@ def make_tokenizer(template: str | None = CHATML) -> Any:
     return tokenizer
 
 
-def make_base(folder: Path, template: str | None = CHATML) -> Path:
-    """Save a Llama of random weights, 2 layers of 32, and its tokenizer."""
+def make_base(folder: Path, template: str | None = CHATML, layers: int = 2) -> Path:
+    """Save a Llama of random weights, a few layers of 32, and its tokenizer."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -61,7 +61,7 @@ def make_base(folder: Path, template: str | None = CHATML) -> Path:
         vocab_size=len(tokenizer),
         hidden_size=32,
         intermediate_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,
@@ -143,15 +143,17 @@ def train_here(run: RunFile, root: Path) -> Report:
     return Report.model_validate_json(path.read_bytes())
 
 
-def start(verb: str, run: RunFile, root: Path, **environment: str) -> subprocess.Popen[bytes]:
+def start(
+    verb: str, run: RunFile, root: Path, report: str = "report.json", **environment: str
+) -> subprocess.Popen[bytes]:
     """Start the trainer as a pod would, as a process of its own."""
-    (root / "report.json").unlink(missing_ok=True)
+    (root / report).unlink(missing_ok=True)
     path = root / f"run-{os.urandom(4).hex()}.json"
     path.write_text(run.canonical())
     command = [sys.executable, "-m", "halo_trainer", verb, "--run-file", str(path), "--volumes", str(root)]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment
     return subprocess.Popen(
-        [*command, "--report", str(root / "report.json")], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [*command, "--report", str(root / report)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
 
 

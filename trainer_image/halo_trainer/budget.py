@@ -17,7 +17,7 @@ from halo_api.conditions import Reason
 from halo_api.report import Outcome
 
 SIGNAL = signal.SIGUSR1
-# Pods of a run count from their own births. A peer that left first shows as a crash here, a little before our own signal.
+# Pods of a run count from their own births. A peer that left first shows as lost or a crash here, a little before our own signal.
 PEERS_SECONDS = 5.0
 
 
@@ -34,10 +34,12 @@ class Budget:
         self.outcome: Outcome | None = None
         self._over = threading.Event()
         self._busy = threading.Lock()
+        self._leave: Callable[[Outcome], int] | None = None
 
     def watch(self, publish: Callable[[], Outcome], leave: Callable[[Outcome], int]) -> None:
         """Wait for the signal in a thread: then publish, report, and end the process with the code that `leave` returns."""
         hold_signal()
+        self._leave = leave
         threading.Thread(target=self._end, args=(publish, leave), daemon=True).start()
 
     @contextlib.contextmanager
@@ -54,11 +56,21 @@ class Budget:
 
     def settle(self, outcome: Outcome, peers: bool) -> None:
         """Let the main thread's own end be the run's; a failure after the end of the budget is no end, so this does not return."""
-        patience = PEERS_SECONDS if peers and outcome.reason == Reason.CRASHED else 0.0
+        patience = PEERS_SECONDS if peers and outcome.reason in (Reason.CRASHED, Reason.RANK_LOST) else 0.0
         if outcome.result == "Failed" and self._over.wait(patience):
             threading.Event().wait()
         # For good: from here the signal changes nothing.
         self._busy.acquire()
+
+    def abandon(self, outcome: Outcome) -> None:
+        """End the process from a thread beside the main one, which may wait forever; at the end of the budget that has its own."""
+        if self._leave is None or self._over.wait(PEERS_SECONDS):
+            return
+        self._busy.acquire()
+        if self._over.is_set():
+            self._busy.release()
+            return
+        os._exit(self._leave(outcome))
 
     def _end(self, publish: Callable[[], Outcome], leave: Callable[[Outcome], int]) -> None:
         signal.sigwait({SIGNAL})

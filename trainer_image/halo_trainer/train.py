@@ -31,6 +31,7 @@ from halo_trainer.history import History
 from halo_trainer.methods import Method, prepared
 from halo_trainer.model import attach_lora, load_base, settle_torch, trained_parameters
 from halo_trainer.parallel.ranks import Ranks
+from halo_trainer.parallel.roll_call import RollCall
 from halo_trainer.parallel.shard import is_sharded, load_in_turns
 from halo_trainer.parent import read_parent, start_from
 from halo_trainer.progress import Progress
@@ -72,19 +73,25 @@ def train(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    report.phase("Loading")
-    with report.spending("load"):
-        run = load(file, volumes, report, ranks, budget)
-    report.phase("Working")
-    with report.spending("train"):
-        finished = loop(run, stop)
-    with report.spending("publish"):
-        outcome = conclude(run) if finished else interrupted(run)
+
+    def lost(failure: RunFailure) -> None:
+        kept = report.last_checkpoint
+        budget.abandon(Outcome(result="Failed", reason=failure.reason, message=str(failure), checkpoint=kept))
+
+    with RollCall(ranks, lost) as roll_call:
+        report.phase("Loading")
+        with report.spending("load"):
+            run = load(file, volumes, report, ranks, budget, roll_call)
+        report.phase("Working")
+        with report.spending("train"):
+            finished = loop(run, stop)
+        with report.spending("publish"):
+            outcome = conclude(run) if finished else interrupted(run)
     ranks.disconnect()
     return outcome
 
 
-def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: Budget) -> Run:
+def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: Budget, roll_call: RollCall) -> Run:
     """Bring everything into memory, cheap checks first."""
     plan = file.train
     if plan is None or file.data is None:
@@ -105,6 +112,7 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: B
     template = load_template(file.base, base)
     make = prepared(plan, file.base, file.data, Path(volume_path(file.data.source, volumes)), base, template)
     ranks.connect(device, file.layout.rendezvous_timeout_seconds)
+    roll_call.begin()
     sharded = is_sharded(plan, file.base, base, device, ranks)
 
     def adapted() -> Any:
@@ -191,7 +199,7 @@ def train_step(run: Run, stop: threading.Event) -> Done:
         loss += added.loss.detach()
         margin, accuracy = margin + added.reward_margin, accuracy + added.reward_accuracy
     for part in idle:
-        (0.0 * run.method.share(part, indices).loss).backward()
+        (0.0 * run.method.share(part, indices).loss).backward()  # type: ignore[no-untyped-call]
     ranks.sum_gradients(run.parameters.values())
     told = torch.tensor([float(stop.is_set()), margin, accuracy], dtype=torch.float64, device=run.device)
     total, stopping, margin, accuracy = ranks.sum_values(torch.cat([loss.reshape(1), told])).tolist()

@@ -58,14 +58,20 @@ class Attempt:
 
     @property
     def failure(self) -> Outcome | None:
-        """How it failed: the user's own error before infrastructure's, so that ranks which a peer took down don't hide it."""
+        """How it failed: the user's own error before infrastructure's, and what comes of a peer's end behind its cause."""
         failures = [
             pod.outcome
             for pod in self.pods
             if pod.outcome and pod.outcome.result == "Failed" and (pod.rank == 0 or pod.outcome.reason not in AT_BUDGET)
         ]
         return min(
-            failures, key=lambda outcome: (outcome.retriable, outcome.reason == Reason.INTERRUPTED), default=None
+            failures,
+            key=lambda outcome: (
+                outcome.retriable,
+                outcome.reason == Reason.INTERRUPTED,
+                outcome.reason == Reason.RANK_LOST,
+            ),
+            default=None,
         )
 
     @property

@@ -56,7 +56,7 @@ def launch(run: RunFile, run_file: Path, volumes: str, report: Path, reporting: 
         if layout.nodes == 1:
             environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         processes.append(subprocess.Popen([*command, "--report", str(report)], env=environment))
-    lost = _wait(processes, run.grace_seconds)
+    lost = _wait(processes, run.grace_seconds, layout)
     ended = [_read(path) for path in reports]
     if ended[0] is not None:
         reporting.adopt(ended[0])
@@ -66,7 +66,7 @@ def launch(run: RunFile, run_file: Path, volumes: str, report: Path, reporting: 
     return outcome
 
 
-def _wait(processes: list[subprocess.Popen[bytes]], grace_seconds: float) -> str:
+def _wait(processes: list[subprocess.Popen[bytes]], grace_seconds: float, layout: Layout) -> str:
     """Wait for all; once one has failed, or has left at the end of the budget, the others are told to end and then killed.
 
     Return who was lost, if one was.
@@ -81,7 +81,8 @@ def _wait(processes: list[subprocess.Popen[bytes]], grace_seconds: float) -> str
             # What this process killed itself is not what went wrong.
             if not lost and process.returncode is not None and process.returncode < 0 and process.pid not in told:
                 name = signal.Signals(-process.returncode).name
-                lost = f"process {index} of this node was killed by {name}"
+                rank = layout.node_rank * layout.gpus_per_node + index
+                lost = f"rank {rank} (process {index} of node {layout.node_rank}) was killed by {name}"
         if not running:
             return lost
         if budget.SIGNAL in signal.sigpending():
@@ -105,18 +106,17 @@ def _outcome(reports: list[Report | None], lost: str) -> Outcome:
     first = reports[0].outcome if reports[0] else None
     if first is not None and first.result == "Succeeded":
         return first
-    outcomes = [report.outcome for report in reports if report and report.outcome]
-    vague = (Reason.CRASHED, Reason.INTERRUPTED)
+    failures = [report.outcome for report in reports if report and report.outcome and report.outcome.result == "Failed"]
+    vague = (Reason.CRASHED, Reason.RANK_LOST, Reason.INTERRUPTED)
     checkpoint = reports[0].checkpoints[-1] if reports[0] and reports[0].checkpoints else None
-    for outcome in outcomes:
-        if outcome.result == "Failed" and outcome.reason not in vague:
+    for outcome in failures:
+        if outcome.reason not in vague:
             return outcome.model_copy(update={"checkpoint": checkpoint})
-    if lost:
-        return Outcome(result="Failed", reason=Reason.CRASHED, message=lost, checkpoint=checkpoint)
-    if first is not None:
-        return first
-    message = "the first process ended without an outcome"
-    return Outcome(result="Failed", reason=Reason.CRASHED, message=message, checkpoint=checkpoint)
+    if lost or not failures:
+        message = lost or "the first process ended without an outcome"
+        return Outcome(result="Failed", reason=Reason.CRASHED, message=message, checkpoint=checkpoint)
+    telling = min(failures, key=lambda outcome: vague.index(outcome.reason))
+    return telling.model_copy(update={"checkpoint": checkpoint})
 
 
 def _read(path: Path) -> Report | None:

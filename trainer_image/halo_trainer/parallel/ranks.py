@@ -9,6 +9,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halo_api.conditions import Reason
+from halo_trainer.failures import RunFailure
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
@@ -47,9 +50,16 @@ class Ranks:
 
         # By the device and not by is_nccl_available, which is true also where the libraries are stand-ins.
         backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(
-            backend, rank=self.rank, world_size=self.world, timeout=timedelta(seconds=timeout_seconds)
-        )
+        patience = timedelta(seconds=timeout_seconds)
+        try:
+            dist.init_process_group(backend, rank=self.rank, world_size=self.world, timeout=patience)
+        except dist.DistError as error:
+            place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            found = str(error).splitlines()[0]
+            raise RunFailure(
+                Reason.RANK_LOST,
+                f"not all of {self.world} ranks met at {place} within {timeout_seconds:.0f} s ({found})",
+            ) from error
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Add up the gradients of all processes. Each already has the whole batch's denominator, so there is no mean."""

@@ -47,7 +47,8 @@ def measured(base: BaseRef, folder: Path, plan: TrainPlan) -> tuple[Weights, int
 
     config = load_config(base, folder)
     with torch.device("meta"):
-        model = attach_lora(AutoModelForCausalLM.from_config(config, dtype=DTYPES[base.dtype]), plan.lora, plan.seed)
+        empty = AutoModelForCausalLM.from_config(config, dtype=DTYPES[base.dtype])  # type: ignore[no-untyped-call]
+        model = attach_lora(empty, plan.lora, plan.seed)
     sizes = [sum(_bytes(part) for part in block.parameters() if not part.requires_grad) for block in blocks(model)]
     trained = sum(part.numel() * 4 for part in model.parameters() if part.requires_grad)
     every = sum(_bytes(part) for part in model.parameters() if not part.requires_grad)

@@ -1,0 +1,179 @@
+"""Several ranks: a step has the gradient of its rows, and a run that loses one goes on to the bytes of a straight run.
+
+With bundles, packing and dropout, on one node and on two that meet, with the base on every rank and sharded over them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_runs import THINKER, talk, tool_run
+from trainer_support import adapter_bytes, make_base, run_file, start, write_rows
+
+from halo_api.report import Outcome, Report
+from halo_api.run_file import RunFile
+from halo_trainer.parallel.shard import measured
+
+STEPS, SAVE = 60, 5
+# Rows that need several passes, of which one rank has more than the other; and fewer than a batch at the end.
+LORA = {"bundle": 2, "packing": True, "dropout": 0.1, "microBatch": 1}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run_ranks(script: str, world: int, *arguments: str) -> None:
+    """Run a script of this folder on so many ranks."""
+    common = os.environ | {
+        "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)]),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+    }
+    command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
+    processes = [
+        subprocess.Popen(
+            command,
+            env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(world)
+    ]
+    try:
+        told = [process.communicate(timeout=550)[0].decode() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * world, "\n".join(told)
+
+
+def test_a_step_of_two_ranks_has_the_gradient_of_its_rows_alone() -> None:
+    """Dense in fp32 and a mixture of experts in fp64; the base whole and, to the bit, sharded; also with an idle rank."""
+    run_ranks("rank_gradients.py", 2, "5", "llama fp32 1e-5", "qwen3_moe fp64 1e-8")
+
+
+@pytest.mark.slow
+def test_a_step_of_four_ranks_has_the_gradient_of_its_rows_alone() -> None:
+    dense = [f"{kind} {what}" for kind in ("llama", "qwen2", "qwen3") for what in ("fp32 1e-5", "fp64 1e-8")]
+    run_ranks("rank_gradients.py", 4, "25", *dense, "qwen3_moe fp64 1e-8")
+
+
+class Attempts:
+    """A run on two ranks, each attempt's output in a folder of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        make_base(root / "models" / "tiny", THINKER, layers=8)
+        write_rows(root / "data" / "chat.jsonl", [*talk("a", 3), *tool_run("b", 2), *talk("c", 2), *talk("d", 1)])
+        (root / "artifacts").mkdir()
+        run = self.file("any")
+        assert run.train
+        weights, _ = measured(run.base, root / "models" / "tiny", run.train)
+        self.too_small = {"HALO_DEVICE_BYTES": str(weights.sharded(2))}
+        _, outcomes, self.log = self.ended("straight", self.begun("straight", 1))
+        assert [outcome.result for outcome in outcomes] == ["Succeeded"], self.log
+
+    def file(self, output: str, layout: Any = None, resume: Any = None) -> RunFile:
+        return run_file(
+            output=output, lora=LORA, steps=STEPS, saveSteps=SAVE, batch=3, layout=layout or {}, resume=resume
+        )
+
+    def begun(self, output: str, nodes: int, resume: Any = None, **environment: str) -> list[subprocess.Popen[bytes]]:
+        """Start an attempt on so many nodes; return each node's first process."""
+        meet = {"rendezvous": f"127.0.0.1:{free_port()}"} if nodes > 1 else {}
+        layouts = [{"nodes": nodes, "nodeRank": node, "gpusPerNode": 2 // nodes, **meet} for node in range(nodes)]
+        return [
+            start(
+                "train", self.file(output, layout, resume), self.root, f"{output}-{node}.json",
+                GLOO_SOCKET_IFNAME="lo", **environment,
+            )
+            for node, layout in enumerate(layouts)
+        ]  # fmt: skip
+
+    def ended(self, output: str, nodes: list[subprocess.Popen[bytes]]) -> tuple[list[Report], list[Outcome], str]:
+        """Wait for an attempt's end; return each node's report and outcome, and the first one's log."""
+        logs = [node.communicate(timeout=300)[0].decode() for node in nodes]
+        reports = [
+            Report.model_validate_json((self.root / f"{output}-{node}.json").read_bytes()) for node in range(len(nodes))
+        ]
+        outcomes = [report.outcome for report in reports if report.outcome]
+        assert len(outcomes) == len(nodes), logs
+        return reports, outcomes, "\n".join(logs)
+
+    def kill(self, output: str, nodes: list[subprocess.Popen[bytes]], rank: int, step: int) -> None:
+        """Kill a rank once that step is done."""
+        history = self.root / "artifacts" / output / "metrics.jsonl"
+        end = time.monotonic() + 240
+        while not history.exists() or history.read_bytes().count(b"\n") < step:
+            assert all(node.poll() is None for node in nodes)
+            assert time.monotonic() < end
+            time.sleep(0.005)
+        ranks = [
+            int(pid) for node in nodes for pid in Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()
+        ]
+        assert len(ranks) == 2
+        os.kill(ranks[rank], signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def attempts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attempts]:
+    yield Attempts(tmp_path_factory.mktemp("ranks"))
+
+
+def lost_and_resumed(attempts: Attempts, name: str, nodes: int, rank: int, step: int, sharded: bool) -> None:
+    """Kill a rank at that step, and hold what all say of it, and the next attempt's adapter, to what they must be."""
+    print(f"{name}: rank {rank} is killed at step {step}")
+    memory = attempts.too_small if sharded else {}
+    begun = attempts.begun(f"{name}-a1", nodes, **memory)
+    attempts.kill(f"{name}-a1", begun, rank, step)
+    reports, outcomes, log = attempts.ended(f"{name}-a1", begun)
+    assert all(outcome.retriable for outcome in outcomes), log
+    own = rank if nodes > 1 else 0
+    which = f"rank {rank} (process {rank - own} of node {own}) was "
+    assert outcomes[own].message == f"{which}killed by SIGKILL"
+    for outcome in outcomes[:own] + outcomes[own + 1 :]:
+        assert outcome.reason == "RankLost"
+        assert outcome.message.startswith(f"{which}lost")
+    kept = reports[0].checkpoints[-1]
+    assert step - SAVE < kept.step < STEPS
+    assert outcomes[0].checkpoint == kept
+
+    resume = {"step": kept.step, "uri": kept.uri, "digest": kept.digest}
+    _, outcomes, log = attempts.ended(f"{name}-a2", attempts.begun(f"{name}-a2", nodes, resume, **memory))
+    assert [outcome.result for outcome in outcomes] == ["Succeeded"] * nodes, log
+    assert ("sharded over 2" in log) == sharded, log
+    assert adapter_bytes(attempts.root, f"{name}-a2") == adapter_bytes(attempts.root, "straight")
+
+
+def test_a_run_that_loses_a_rank_goes_on_to_the_same_bytes(attempts: Attempts) -> None:
+    lost_and_resumed(attempts, "one-node", 1, random.randrange(2), random.randrange(SAVE, 25), sharded=False)
+
+
+def test_so_does_one_on_two_nodes_whose_base_is_sharded(attempts: Attempts) -> None:
+    """And its bytes are those of the run whose ranks each had the base."""
+    lost_and_resumed(attempts, "two-nodes", 2, random.randrange(2), random.randrange(SAVE, 25), sharded=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_whichever_rank_is_lost_wherever(attempts: Attempts, nodes: int, rank: int, sharded: bool) -> None:
+    for step in random.sample(range(SAVE, 40), 3):
+        lost_and_resumed(attempts, f"{nodes}-{rank}-{sharded}-{step}", nodes, rank, step, sharded)
