@@ -164,6 +164,8 @@ ENDED = RoleEnd(exit_code=0, last_error_line="", oom_kills=0)
         (said(Reason.BUDGET_REACHED, "Succeeded"), ENDED, BUDGET, Reason.BUDGET_REACHED),
         (said(Reason.DISK_FULL), FAILED, BUDGET, Reason.DISK_FULL),
         (said(Reason.INTERRUPTED), FAILED, BUDGET, Reason.BUDGET_REACHED),
+        (said(Reason.RANK_LOST), FAILED, BUDGET, Reason.BUDGET_REACHED),
+        (said(Reason.RANK_LOST), FAILED, None, Reason.RANK_LOST),
         (said(Reason.INTERRUPTED), FAILED, INTERRUPTED, Reason.INTERRUPTED),
         (said(Reason.CRASHED), FAILED, BUDGET, Reason.BUDGET_REACHED),
         (None, KILLED, BUDGET, Reason.BUDGET_REACHED),

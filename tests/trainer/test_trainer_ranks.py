@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +131,8 @@ class Attempts:
 
 
 @pytest.fixture(scope="module")
-def attempts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attempts]:
-    yield Attempts(tmp_path_factory.mktemp("ranks"))
+def attempts(tmp_path_factory: pytest.TempPathFactory) -> Attempts:
+    return Attempts(tmp_path_factory.mktemp("ranks"))
 
 
 def lost_and_resumed(attempts: Attempts, name: str, nodes: int, rank: int, step: int, sharded: bool) -> None:

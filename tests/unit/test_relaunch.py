@@ -8,6 +8,7 @@ import pytest
 
 from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan import names
+from halo_operator.plan.attempts import attempt_of
 from halo_operator.plan.run import plan_run
 from halo_operator.plan.world import GpuEntry, PodView, RunWorld
 from tests.unit.builders import NOW, catalog, ended, failure, gpu, pod, running, seconds, spec, success
@@ -77,3 +78,22 @@ def test_an_adapter_whose_digest_is_not_that_of_its_files_is_made_again_and_neve
     assert plan.status
     assert (plan.status.attempt, plan.status.attempts[0].reason) == (2, "Crashed")
     assert "is not that of its files" in str(plan.status.attempts[0].message)
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ("OutOfMemory", "OutOfMemory"),
+        ("Crashed", "Crashed"),
+        ("NodeLost", "NodeLost"),
+        # That pod was deleted because its peer had failed.
+        ("Interrupted", "RankLost"),
+    ],
+)
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_run_that_lost_a_rank_says_why_where_another_pod_knows(first: int, other: str, told: str) -> None:
+    ends = {first: failure("RankLost"), 1 - first: failure(other)}
+    pods = tuple(ended(running(pod(rank=rank)), outcome, NOW) for rank, outcome in ends.items())
+    outcome = attempt_of(1, 2, pods).failure
+    assert outcome
+    assert outcome.reason == told

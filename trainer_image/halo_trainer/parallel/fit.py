@@ -107,4 +107,6 @@ def _does_not_fit(base: str, weights: Weights, devices: Devices, why_whole: str 
 
 
 def _gb(size: int) -> str:
-    return f"{size / GB:.1f} GB" if size >= GB / 10 else f"{size / 1e6:.3g} MB"
+    if size >= GB:
+        return f"{size / GB:.1f} GB"
+    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"

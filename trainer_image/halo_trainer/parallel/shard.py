@@ -30,8 +30,10 @@ def is_sharded(plan: TrainPlan, base: BaseRef, folder: Path, device: torch.devic
     memory[ranks.rank] = device_bytes(device, ranks.local_world)
     devices = Devices(device.type, int(ranks.sum_values(memory).min()), ranks.world)
     why_whole = None
-    if plan.lora.trainer == "TRL" or plan.lora.method != "sft":
-        why_whole = "TRL's trainers keep it whole on each"
+    if plan.lora.method != "sft":
+        why_whole = f"method {plan.lora.method} keeps it whole on each"
+    elif plan.lora.trainer == "TRL":
+        why_whole = "trainer TRL keeps it whole on each, where trainer Halo shards it"
     elif not units:
         why_whole = "its architecture has no blocks to shard it by"
     if not shards(base.name, weights, devices, why_whole):
