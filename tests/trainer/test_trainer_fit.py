@@ -97,7 +97,7 @@ def test_a_run_whose_base_does_not_fit_ends_before_it_is_loaded(root: Path, monk
     outcome = train_here(run_file(), root).outcome
     assert outcome
     assert outcome.reason == Reason.OUT_OF_MEMORY
-    assert outcome.message.startswith("base tiny of 123 kB does not fit 1 process of 100 kB with ")
+    assert outcome.message.startswith("base tiny of 120 kB does not fit 1 process of 100 kB with ")
 
 
 def test_what_is_measured_of_a_configuration_is_what_is_loaded(tmp_path: Path) -> None:
