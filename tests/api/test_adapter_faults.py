@@ -28,10 +28,10 @@ def test_the_operator_is_killed_after_every_write(stage: Stage, installed_chart:
         # What the process asked that is just being killed is no other kill.
         if ours and striking.acquire(blocking=False):
             try:
-                kills.append(f"{asked.method} {asked.path}")
                 operator.kill()
                 said = len(operator.said())
                 operator.start()
+                kills.append(f"{asked.method} {asked.path}")
             finally:
                 striking.release()
 
@@ -56,7 +56,7 @@ def test_the_operator_is_killed_after_every_write(stage: Stage, installed_chart:
             stage.until(lambda: "leading as" in operator.said()[said:], "the last one leads")
     finally:
         gate.close()
-    # Said and made; said, deleted and made; said and deleted; and perhaps a word of a pod that was slow to be played.
+    # Said and made; deleted and made; said and deleted; and a word in between of a pod that was slow to be played.
     assert (struck("POST"), struck("PUT") >= 2) == (2, True), kills
     made = [e for e in log.entries() if e.namespace == stage.namespace and e.resource == "pods" and e.verb == "create"]
     assert len([e for e in made if e.stored]) == 2
