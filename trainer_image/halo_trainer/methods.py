@@ -11,7 +11,7 @@ from torch import Tensor
 
 from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef, DataRef, TrainPlan
-from halo_trainer.attention import Varlen, install, why_padded
+from halo_trainer.attention import Varlen, install, takes_trees, why_padded
 from halo_trainer.data.batches import micro_batches, packs
 from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.collate import collate, collate_flat, trained_tokens
@@ -162,7 +162,7 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
     if lora.method == "sft":
         steps = fitting_rows(training_rows(data, path, template), longest, lora.overlength)
         if lora.bundle:
-            forks = lora.packing and why_padded(load_config(base, folder)) is None
+            forks = lora.packing and takes_trees(load_config(base, folder))
             return _of_bundles(steps, plan, data.name, longest if forks else None)
         rows = list(steps)
         if lora.trainer != "TRL":
