@@ -185,6 +185,10 @@ def test_bundles_on_a_hybrid_are_packed_and_end_at_a_fork(hybrid: Path, capsys: 
     told = capsys.readouterr().out
     assert "bundle 8: 8 steps in 6 rows: " in told
     assert "padded" not in told
+    assert (
+        main(["inspect", "--base", str(hybrid / "models/tiny"), "--bundle", "8", str(hybrid / "data/chat.jsonl")]) == 0
+    )
+    assert "bundle 8: 8 steps in 6 rows: " in capsys.readouterr().out
     expected, found = (load(adapter_bytes(hybrid, name)["adapter_model.safetensors"]) for name in ("alone", "bundled"))
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], rtol=1e-2, atol=1e-4)
