@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from rank_workers import Workers, step_gradient
 from tiny_models import VOCABULARY, as_vector, difference, gradient_of, tiny_model
 from trainer_support import adapter_bytes, completed, killed, run_file, train_here, write_rows
 
+from halo_api.report import Report
 from halo_api.run_file import RunFile
 from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.collate import collate, trained_tokens
@@ -173,26 +175,84 @@ def test_groups_of_a_world_have_the_gradient_of_their_rows_alone(
     holds(four, case, [*rows, *bundles(kept, forks)], [*rows, *kept], sharing, whole, size)
 
 
-def split_runs(root: Path) -> Callable[..., Any]:
-    """Return run files on chats of 17 to 90 tokens and on a talk whose steps fork, bundled; with dropout, over two processes."""
+def split_runs(root: Path, **lora: Any) -> Callable[..., RunFile]:
+    """Write talks whose steps fork, and a tool loop; return run files that train on their bundles, alone or by two processes.
+
+    The three bundles have 134, 297 and 90 tokens.
+    """
     (root / "models" / "tiny" / "chat_template.jinja").write_text(THINKER)
     write_rows(root / "data" / "chat.jsonl", [*talk("a", 3), *tool_run("b", 2), *talk("c", 2)])
-    lora = {"packing": True, "bundle": 3, "microBatch": 1}
+    chosen = {"packing": True, "bundle": 3, "microBatch": 1} | lora
+    split = {"contextParallel": {"group": 2, "wholeRow": 200}, "layout": {"gpusPerNode": 2}}
 
-    def run(output: str, dropout: float, processes: int = 2, **train: Any) -> RunFile:
-        more = {"contextParallel": {"group": 2, "wholeRow": 60}, "layout": {"gpusPerNode": 2}} if processes == 2 else {}
-        return run_file(output=output, lora=lora | {"dropout": dropout}, batch=2, **more, **train)
+    def run(output: str, processes: int = 2, **train: Any) -> RunFile:
+        return run_file(output=output, lora=chosen, batch=2, **(split if processes == 2 else {}), **train)
 
     return run
 
 
-def test_x(root: Path) -> None:
+def test_a_run_over_two_processes_learns_what_one_does(root: Path) -> None:
+    """Started as a pod starts it: bundles that fork, longer than one rank takes, beside shorter ones."""
     run = split_runs(root)
-    alone = train_here(run("alone", 0.0, processes=1), root)
-    completed(run("two", 0.0), root)
-    import json
-    two=json.loads((root / "report.json").read_text())
-    print(alone.progress, two["progress"])
-    one, two_ = (safetensors.torch.load(adapter_bytes(root, name)["adapter_model.safetensors"]) for name in ("alone", "two"))
-    print(difference(as_vector(two_), as_vector(one)))
-    assert 0
+    alone = train_here(run("one", processes=1), root).progress
+    completed(run("two"), root)
+    both = Report.model_validate_json((root / "report.json").read_bytes()).progress
+    assert alone
+    assert both
+    assert (both.tokens, both.bundle_ratio) == (alone.tokens, alone.bundle_ratio)
+    assert both.loss == pytest.approx(alone.loss, rel=1e-5)
+    one, two = (
+        as_vector(safetensors.torch.load(adapter_bytes(root, name)["adapter_model.safetensors"]))
+        for name in ("one", "two")
+    )
+    assert difference(two, one) < 1e-5
+
+
+@pytest.mark.slow
+def test_a_killed_run_over_two_processes_goes_on_to_the_same_bytes(root: Path) -> None:
+    run = split_runs(root, dropout=0.1)
+    completed(run("straight", steps=40), root)
+    resume = killed(run("first", steps=40), root)
+    completed(run("second", steps=40, resume=resume), root)
+    assert adapter_bytes(root, "second") == adapter_bytes(root, "straight")
+
+
+@pytest.mark.parametrize(
+    ("lora", "split", "told"),
+    [
+        ({"packing": False}, (2, 40), "rows that are split over GPUs are packed, found packing false; set spec.lora.packing: true, or remove one"),
+        ({"packing": False, "trainer": "TRL"}, (2, 40), "rows that are split over GPUs belong to sft by Halo, found trainer TRL; remove it"),
+        ({"packing": True}, (2, 40), "2 GPUs share a row, found 1, no multiple of 2; use 2"),
+    ],
+)  # fmt: skip
+def test_what_can_not_split_rows_is_refused(
+    root: Path, lora: dict[str, Any], split: tuple[int, int], told: str
+) -> None:
+    group, whole = split
+    outcome = train_here(run_file(lora=lora, contextParallel={"group": group, "wholeRow": whole}), root).outcome
+    assert outcome
+    assert (outcome.reason, outcome.message) == ("InvalidSpec", f"spec.contextParallel: {told}")
+
+
+def test_rows_of_a_base_that_is_not_packed_are_not_split(root: Path) -> None:
+    """Said before the weights are read."""
+    config = root / "models" / "tiny" / "config.json"
+    rope = {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}
+    config.write_text(json.dumps(json.loads(config.read_text()) | rope))
+    (root / "models" / "tiny" / "model.safetensors").unlink()
+    split = {"group": 2, "wholeRow": 40}
+    outcome = train_here(run_file(lora={"packing": True}, contextParallel=split), root).outcome
+    assert outcome
+    assert outcome.message == (
+        "spec.contextParallel: rows that are split over GPUs: base tiny has none, since its dynamic rotary positions depend on "
+        "the longest row of a forward pass; remove it"
+    )
+
+
+def test_bundles_grow_no_longer_than_their_group_takes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where no row is split."""
+    split_runs(root)
+    split = {"group": 1, "wholeRow": 150}
+    run_of = functools.partial(run_file, lora={"packing": True, "bundle": 3}, steps=2, batch=2)
+    assert train_here(run_of(contextParallel=split), root).outcome.result == "Succeeded"
+    assert "bundle 3: 8 steps in 5 rows: " in capsys.readouterr().out

@@ -67,7 +67,7 @@ class Ranks:
         if self.world % size:
             raise RunFailure(
                 Reason.INVALID_SPEC,
-                f"spec.contextParallel: {size} GPUs share a row, found {self.world} processes, no multiple of {size}; "
+                f"spec.contextParallel: {size} GPUs share a row, found {self.world}, no multiple of {size}; "
                 f"use {(self.world // size + 1) * size}",
             )
         if size == 1:
