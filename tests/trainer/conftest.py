@@ -7,9 +7,13 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from trainer_support import colour_rows, make_base, write_rows
+
+if TYPE_CHECKING:
+    from rank_workers import Workers
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -17,6 +21,26 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 @pytest.fixture(scope="session")
 def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_base(tmp_path_factory.mktemp("base") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def two() -> Iterator[Workers]:
+    """Two ranks that stay."""
+    yield from workers(2)
+
+
+@pytest.fixture(scope="session")
+def four() -> Iterator[Workers]:
+    """Four ranks that stay."""
+    yield from workers(4)
+
+
+def workers(world: int) -> Iterator[Workers]:
+    from rank_workers import Workers
+
+    found = Workers(world)
+    yield found
+    found.close()
 
 
 @pytest.fixture

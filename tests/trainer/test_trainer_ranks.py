@@ -5,22 +5,32 @@ With bundles, packing and dropout, on one node and on two that meet, with the ba
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 from agent_runs import THINKER, talk, tool_run
+from gradients import alone_gradient
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from random_layouts import GRADIENTS, row, runs
+from rank_workers import Workers, step_gradient
+from tiny_models import HYBRID, VOCABULARY, difference, tiny_model
 from trainer_support import adapter_bytes, make_base, run_file, start, write_rows
 
 from halo_api.report import Outcome, Report
 from halo_api.run_file import RunFile
+from halo_trainer.data.bundle import Tally, tree_bundles
+from halo_trainer.data.collate import trained_tokens
+from halo_trainer.data.template import TokenRow
 from halo_trainer.parallel.shard import measured
 
 STEPS, SAVE = 30, 5
@@ -34,43 +44,73 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def run_ranks(script: str, world: int, *arguments: str) -> None:
-    """Run a script of this folder on so many ranks."""
-    common = os.environ | {
-        "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)]),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(world),
-    }
-    command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
-    processes = [
-        subprocess.Popen(
-            command,
-            env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        for rank in range(world)
-    ]
-    try:
-        told = [process.communicate(timeout=550)[0].decode() for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0] * world, "\n".join(told)
+@functools.cache
+def lone_model(kind: str, dtype: torch.dtype) -> Any:
+    """The same weights as the ranks', with transformers' own attention."""
+    return tiny_model(kind, dtype)
 
 
-def test_a_step_of_two_ranks_has_the_gradient_of_its_rows_alone() -> None:
-    """Dense in fp32 and a mixture of experts in fp64; the base whole and, to the bit, sharded; also with an idle rank."""
-    run_ranks("rank_gradients.py", 2, "5", "llama fp32 1e-5", "qwen3_moe fp64 1e-8")
+def holds(workers: Workers, case: Any, steps: list[TokenRow], most: int, *how: int) -> None:
+    """Hold the gradient that all ranks have of a step to that of its rows alone, and the sharded base's to it to the bit."""
+    kind, dtype, bound = case
+    kept = [step for step in steps if trained_tokens([step])]
+    assume(kept)
+    trees = list(tree_bundles(kept, most, 1 << 20, Tally()))
+    whole = workers.ask(step_gradient, kind, dtype, trees, *how)
+    sharded = workers.ask(step_gradient, kind, dtype, trees, *how, True)
+    for gradient, loss, _ in [*whole, *sharded]:
+        assert torch.equal(gradient, whole[0][0])
+        assert loss == whole[0][1]
+    assert len({passes for _, _, passes in sharded}) == 1
+    expected = alone_gradient(lone_model(kind, dtype), kept, trained_tokens(kept))
+    assert difference(whole[0][0], expected) <= bound
+
+
+CASES = [("llama", torch.float32, 1e-5), ("qwen3_moe", torch.float64, 1e-8)]
+ONE = [row("a", [5, 6, 7], [8, 9])]
+
+
+@pytest.mark.parametrize("case", CASES)
+@settings(GRADIENTS, max_examples=8)
+@given(
+    steps=runs(VOCABULARY),
+    most=st.integers(1, 4),
+    sharing=st.sampled_from([1, 1, 2]),
+    longest=st.integers(4, 20),
+    size=st.integers(1, 2),
+)
+@example(ONE, 1, 1, 20, 1)
+@example(ONE, 1, 2, 4, 1)
+def test_a_step_of_two_ranks_has_the_gradient_of_its_rows_alone(
+    two: Workers, case: Any, steps: list[TokenRow], most: int, sharing: int, longest: int, size: int
+) -> None:
+    """With fewer rows than ranks, and with rows that both have a part of; the base whole and sharded."""
+    holds(two, case, steps, most, sharing, longest, size)
 
 
 @pytest.mark.slow
-def test_a_step_of_four_ranks_has_the_gradient_of_its_rows_alone() -> None:
-    dense = [f"{kind} {what}" for kind in ("llama", "qwen2", "qwen3") for what in ("fp32 1e-5", "fp64 1e-8")]
-    run_ranks("rank_gradients.py", 4, "25", *dense, "qwen3_moe fp64 1e-8")
+@pytest.mark.parametrize(
+    "case",
+    [
+        *((kind, torch.float32, 1e-5) for kind in ("llama", "qwen2", "qwen3")),
+        *((kind, torch.float64, 1e-8) for kind in ("qwen3", "qwen3_moe", "qwen3_next", "qwen3_5_text")),
+    ],
+)
+@settings(GRADIENTS, max_examples=30)
+@given(
+    steps=runs(VOCABULARY),
+    most=st.integers(1, 6),
+    sharing=st.sampled_from([1, 1, 2, 4]),
+    longest=st.integers(4, 20),
+    size=st.integers(1, 3),
+)
+def test_a_step_of_four_ranks_has_the_gradient_of_its_rows_alone(
+    four: Workers, case: Any, steps: list[TokenRow], most: int, sharing: int, longest: int, size: int
+) -> None:
+    if case[0] in HYBRID:
+        # Neither split nor forked.
+        most, sharing = 1, 1
+    holds(four, case, steps, most, sharing, longest, size)
 
 
 class Way(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -11,17 +12,21 @@ from torch import Tensor
 
 from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef, DataRef, TrainPlan
-from halo_trainer.attention import Varlen, install, why_padded
+from halo_trainer.attention import Varlen, install, takes_trees, why_padded, why_whole
 from halo_trainer.data.batches import micro_batches, packs
 from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.collate import collate, collate_flat, trained_tokens
-from halo_trainer.data.layout import joined, row_layout, tree_layout
+from halo_trainer.data.layout import Layout, joined, row_layout, tree_layout
 from halo_trainer.data.load import fitting_rows, load_config, load_tokenizer, training_pairs, training_rows
+from halo_trainer.data.row_store import RowStore
+from halo_trainer.data.split import Shard
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
-from halo_trainer.flops import Work, rows_work, summed
+from halo_trainer.flops import Work, Works, rows_work, summed
 from halo_trainer.model import answer_logits, flat_logits
 from halo_trainer.objectives.sft import sft_loss
+from halo_trainer.parallel.context import Context
+from halo_trainer.parallel.ranks import Ranks
 
 
 class Share(NamedTuple):
@@ -36,7 +41,7 @@ class Method(Protocol):
     """Rows of one kind, and the loss of some of them."""
 
     rewards: bool
-    lengths: list[int]
+    lengths: Sequence[int]
     # Tokens of the steps' own rows for each token of their bundles; None without bundles.
     bundle_ratio: float | None
 
@@ -61,10 +66,18 @@ class Supervised:
 
     rewards = False
 
-    def __init__(self, works: list[Work], bundles: Tally | None) -> None:
-        self._works = works
-        self.lengths = [work.tokens for work in works]
+    def __init__(self, works: Iterable[Work], bundles: Tally | None) -> None:
+        self._works = Works(works)
+        self.lengths: Sequence[int] = self._works.tokens
         self.bundle_ratio = bundles.ratio if bundles else None
+
+    def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
+        """Cut a process's rows of a step into forward passes, as a `Method` does."""
+        raise NotImplementedError
+
+    def lockstep(self, share: Sequence[int], size: int) -> list[list[int] | None]:
+        """Return the passes, with None for those that only others of the process's group have."""
+        return list(self.passes(share, size))
 
     def denominator(self, step: Sequence[int]) -> int:
         """Count the trained tokens of a step."""
@@ -77,8 +90,10 @@ class Supervised:
 class Sft(Supervised):
     """Chat rows, padded to the longest of a pass."""
 
-    def __init__(self, rows: list[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None) -> None:
-        super().__init__([_work(row) for row in rows], bundles)
+    def __init__(
+        self, rows: Sequence[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None
+    ) -> None:
+        super().__init__(map(_work, rows), bundles)
         self._rows, self._model, self._device = rows, model, device
 
     def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
@@ -91,38 +106,64 @@ class Sft(Supervised):
         return Share(sft_loss(logits, micro.targets_BK, micro.trained_BK, self.denominator(step)))
 
 
-def bundled(bundles: Iterable[Bundle], most: int, data: str, tally: Tally) -> list[Bundle]:
+def bundled(bundles: Iterable[Bundle], most: int, data: str, tally: Tally) -> Sequence[Bundle]:
     """Return the bundles of at most so many steps, and say what they save."""
-    rows = list(bundles)
-    if not any(row.run for row in rows):
+    every = iter(bundles)
+    first = next(every)
+    # A file has steps or chats, not both.
+    if not first.run:
         raise RunFailure(
             Reason.INVALID_SPEC,
             f"spec.lora.bundle: found {most}, and data set {data} has chats and no steps of agent runs; "
             "leave it out, or name a data set whose lines have run, messages and answer",
         )
+    rows = RowStore(itertools.chain([first], every))
     print(f"bundle {most}: {tally}", flush=True)
     return rows
 
 
 class PackedSft(Supervised):
-    """Rows, or trees of steps, side by side in one flat sequence: none sees beyond itself, and there is no padding."""
+    """Rows, or trees of steps, side by side in one flat sequence: none sees beyond itself, and there is no padding.
+
+    With a context, a group of ranks has such a sequence together.
+    """
 
     def __init__(
-        self, rows: Sequence[TokenRow | Tree], model: Any, device: torch.device, bundles: Tally | None = None
+        self,
+        rows: Sequence[TokenRow | Tree],
+        model: Any,
+        device: torch.device,
+        bundles: Tally | None = None,
+        context: Context | None = None,
     ) -> None:
-        super().__init__([_work(row) for row in rows], bundles)
-        self._rows, self._model, self._device = rows, model, device
+        super().__init__(map(_work, rows), bundles)
+        self._rows, self._model, self._device, self._context = rows, model, device, context
         install(model.get_base_model())
         self._longest = max(self.lengths)
 
     def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
+        if self._context:
+            return self._context.passes(share, self.lengths, size)
         return packs(share, self.lengths, size * self._longest)
 
+    def lockstep(self, share: Sequence[int], size: int) -> list[list[int] | None]:
+        if self._context:
+            return self._context.lockstep(share, self.lengths, size)
+        return super().lockstep(share, size)
+
+    def laid_out(self, part: Sequence[int]) -> tuple[Layout | Shard, Varlen]:
+        """Return what this process has of a pass, and what it attends to."""
+        rows = [self._rows[index] for index in part]
+        layouts = [tree_layout(row.segments) if isinstance(row, Tree) else row_layout(row) for row in rows]
+        if self._context:
+            return self._context.laid_out(layouts, self._device)
+        layout = joined(layouts)
+        return layout, Varlen.of(layout, self._device)
+
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
-        rows = (self._rows[index] for index in part)
-        layout = joined(tree_layout(row.segments) if isinstance(row, Tree) else row_layout(row) for row in rows)
+        layout, varlen = self.laid_out(part)
         flat = collate_flat(layout, self._device)
-        logits_BKV = flat_logits(self._model, flat, Varlen.of(layout, self._device))
+        logits_BKV = flat_logits(self._model, flat, varlen)
         every_BK = torch.ones_like(flat.targets_BK, dtype=torch.bool)
         return Share(sft_loss(logits_BKV, flat.targets_BK, every_BK, self.denominator(step)))
 
@@ -134,7 +175,12 @@ def _work(row: TokenRow | Tree) -> Work:
 
 
 def sft_method(
-    rows: list[TokenRow], packing: bool, model: Any, device: torch.device, bundles: Tally | None = None
+    rows: Sequence[TokenRow],
+    packing: bool,
+    model: Any,
+    device: torch.device,
+    bundles: Tally | None = None,
+    context: Context | None = None,
 ) -> Sft | PackedSft:
     """Pack the rows if that was asked for and is exact on this base; say why where it isn't."""
     if not packing:
@@ -142,11 +188,13 @@ def sft_method(
     if reason := why_padded(model.get_base_model().config):
         print(f"rows are padded, not packed: {reason}", flush=True)
         return Sft(rows, model, device, bundles)
-    return PackedSft(rows, model, device, bundles)
+    return PackedSft(rows, model, device, bundles, context)
 
 
-def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: Path, template: Template) -> Prepared:
-    """Read the run's rows from `path`, which is cheap beside the base in `folder`."""
+def prepared(
+    plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: Path, template: Template, ranks: Ranks
+) -> Prepared:
+    """Read the run's rows from `path`, which is cheap beside the base in `folder`; make the method once ranks are connected."""
     lora = plan.lora
     wanted = "preference" if lora.method == "dpo" else "chat"
     if data.kind != wanted:
@@ -159,14 +207,18 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
         found = f"method {lora.method}" + (" by TRL" if lora.trainer == "TRL" else "")
         raise RunFailure(Reason.INVALID_SPEC, f"spec.lora.bundle: belongs to sft by Halo, found {found}; remove it")
     longest = lora.max_length or base.context_length
+    if plan.context_parallel and plan.context_parallel.group > 1:
+        rows_can_be_split(plan, base, folder)
     if lora.method == "sft":
         steps = fitting_rows(training_rows(data, path, template), longest, lora.overlength)
         if lora.bundle:
-            forks = lora.packing and why_padded(load_config(base, folder)) is None
-            return _of_bundles(steps, plan, data.name, longest if forks else None)
-        rows = list(steps)
+            forks = lora.packing and takes_trees(load_config(base, folder))
+            return _of_bundles(steps, plan, data.name, longest if forks else None, ranks)
+        rows = RowStore(steps)
         if lora.trainer != "TRL":
-            return lambda model, device: sft_method(rows, lora.packing, model, device)
+            return lambda model, device: sft_method(
+                rows, lora.packing, model, device, context=Context.of(plan.context_parallel, ranks)
+            )
 
         def sft(model: Any, device: torch.device) -> Method:
             from halo_trainer.trl.sft import TrlSft
@@ -174,7 +226,7 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
             return TrlSft(rows, model, load_tokenizer(base, folder), device)
 
         return sft
-    pairs = list(fitting_rows(training_pairs(data, path, template), longest, lora.overlength))
+    pairs = RowStore(fitting_rows(training_pairs(data, path, template), longest, lora.overlength))
 
     def dpo(model: Any, device: torch.device) -> Method:
         from halo_trainer.trl.dpo import Dpo
@@ -184,12 +236,31 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
     return dpo
 
 
-def _of_bundles(steps: Iterable[TokenRow], plan: TrainPlan, data: str, longest_tree: int | None) -> Prepared:
+def rows_can_be_split(plan: TrainPlan, base: BaseRef, folder: Path) -> None:
+    """Raise RunFailure where rows can't be split over GPUs: they must lie flat, and each layer must attend to keys from anywhere."""
+    lora, what = plan.lora, "spec.contextParallel: rows that are split over GPUs"
+    if lora.method != "sft" or lora.trainer == "TRL":
+        found = "trainer TRL" if lora.trainer == "TRL" else f"method {lora.method}"
+        raise RunFailure(Reason.INVALID_SPEC, f"{what} belong to sft by Halo, found {found}; remove it")
+    if not lora.packing:
+        raise RunFailure(
+            Reason.INVALID_SPEC, f"{what} are packed, found packing false; set spec.lora.packing: true, or remove one"
+        )
+    if reason := why_whole(load_config(base, folder)):
+        raise RunFailure(Reason.INVALID_SPEC, f"{what}: base {base.name} has none, since {reason}; remove it")
+
+
+def _of_bundles(
+    steps: Iterable[TokenRow], plan: TrainPlan, data: str, longest_tree: int | None, ranks: Ranks
+) -> Prepared:
     """Bundle the steps as trees of at most so many tokens, or, on a base that takes none, in rows that end at a fork."""
-    lora, tally = plan.lora, Tally()
+    lora, split, tally = plan.lora, plan.context_parallel, Tally()
     most = lora.bundle or 1
     if longest_tree is not None:
+        if split:
+            # A bundle must not take more memory than the longest row that the group was made for.
+            longest_tree = min(longest_tree, split.group * split.whole_row)
         trees = bundled(tree_bundles(steps, most, longest_tree, tally), most, data, tally)
-        return lambda model, device: PackedSft(trees, model, device, tally)
+        return lambda model, device: PackedSft(trees, model, device, tally, Context.of(split, ranks))
     rows = bundled(linear_bundles(steps, most, tally), most, data, tally)
-    return lambda model, device: sft_method(rows, lora.packing, model, device, tally)
+    return lambda model, device: sft_method(rows, lora.packing, model, device, tally, Context.of(split, ranks))

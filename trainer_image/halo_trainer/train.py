@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import signal
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,23 +23,24 @@ from halo_trainer.budget import Budget
 from halo_trainer.checkpoints.digest import Checked, as_written, check_checkpoint
 from halo_trainer.checkpoints.folder import TrainedState, load_checkpoint, save_checkpoint
 from halo_trainer.checkpoints.retention import bytes_in, prune_checkpoints, room_for, tell_checkpoint
-from halo_trainer.data.batches import even_passes, rank_share, step_rows
+from halo_trainer.data.batches import lockstep, rank_share, step_rows
 from halo_trainer.data.load import load_template
 from halo_trainer.failures import RunFailure
 from halo_trainer.files import whole_folder
 from halo_trainer.flops import Work
 from halo_trainer.gauges import Meter
 from halo_trainer.history import History
-from halo_trainer.methods import Method, prepared
+from halo_trainer.methods import Method, Supervised, prepared
 from halo_trainer.model import attach_lora, load_base, settle_torch, trained_parameters
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.parallel.roll_call import RollCall
-from halo_trainer.parallel.shard import is_sharded, load_in_turns
+from halo_trainer.parallel.shard import idle_pass, is_sharded, load_in_turns
 from halo_trainer.parent import read_parent, start_from
 from halo_trainer.progress import Progress
 from halo_trainer.reporting import Reporting, now
 from halo_trainer.schedule import learning_rate
 from halo_trainer.seeds import derived_seed
+from halo_trainer.tracking import tracker_of
 
 
 @dataclass
@@ -110,7 +113,7 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: B
         parent = read_parent(plan.parent, plan, file.base, volumes)
     base = Path(volume_path(file.base.source, volumes))
     template = load_template(file.base, base)
-    make = prepared(plan, file.base, file.data, Path(volume_path(file.data.source, volumes)), base, template)
+    make = prepared(plan, file.base, file.data, Path(volume_path(file.data.source, volumes)), base, template, ranks)
     ranks.connect(device, file.layout.rendezvous_timeout_seconds)
     roll_call.begin()
     sharded = is_sharded(plan, file.base, base, device, ranks)
@@ -141,7 +144,7 @@ def loop(run: Run, stop: threading.Event) -> bool:
     """Train step after step; return False when it was told to stop before the last."""
     plan, ranks = run.plan, run.ranks
     meter = Meter.of(run.model, run.file.base.dtype, run.device, ranks.world)
-    history = History(run.folder(), run.file.run.attempt) if ranks.writes else None
+    history = History(run.folder(), run.file.run.attempt, tracker_of(run.file)) if ranks.writes else None
     progress = Progress(plan.steps, run.state.tokens_seen, ranks.writes, meter, history)
     saved = run.state.step
     stopping = told_to_stop(run, stop)
@@ -188,18 +191,19 @@ def train_step(run: Run, stop: threading.Event) -> Done:
     """Do one optimizer step."""
     plan, lora, ranks, step = run.plan, run.plan.lora, run.ranks, run.state.step
     indices = step_rows(len(run.method.lengths), plan.batch, plan.seed, step)
-    parts, idle = own_passes(run, indices)
+    parts = own_passes(run, indices)
     torch.manual_seed(derived_seed(plan.seed, "dropout", step, ranks.rank))
     run.optimizer.zero_grad(set_to_none=True)
     loss = torch.zeros((), dtype=torch.float64, device=run.device)
     margin = accuracy = 0.0
     for part in parts:
+        if part is None:
+            idle_pass(run.model, run.device)
+            continue
         added = run.method.share(part, indices)
         added.loss.backward()  # type: ignore[no-untyped-call]
         loss += added.loss.detach()
         margin, accuracy = margin + added.reward_margin, accuracy + added.reward_accuracy
-    for part in idle:
-        (0.0 * run.method.share(part, indices).loss).backward()  # type: ignore[no-untyped-call]
     ranks.sum_gradients(run.parameters.values())
     told = torch.tensor([float(stop.is_set()), margin, accuracy], dtype=torch.float64, device=run.device)
     total, stopping, margin, accuracy = ranks.sum_values(torch.cat([loss.reshape(1), told])).tolist()
@@ -226,16 +230,16 @@ def train_step(run: Run, stop: threading.Event) -> Done:
     return Done(rate, norm, work, rewards, stopping > 0)
 
 
-def own_passes(run: Run, indices: list[int]) -> tuple[list[list[int]], list[list[int]]]:
-    """Return this process's forward passes of a step, and those that it makes only because others make more."""
-    ranks, lengths = run.ranks, run.method.lengths
-
-    def cut(share: list[int]) -> list[list[int]]:
-        return run.method.passes(share, run.plan.lora.micro_batch or 1)
-
+def own_passes(run: Run, indices: list[int]) -> Sequence[list[int] | None]:
+    """Return this process's forward passes of a step; None is one that it makes because others do."""
+    method, size, split = run.method, run.plan.lora.micro_batch or 1, run.plan.context_parallel
+    # Of ranks that split rows, each has its whole group's.
+    sharing = split.group if split else 1
+    rank, world = run.ranks.rank // sharing, run.ranks.world // sharing
     if run.sharded:
-        return even_passes(indices, lengths, ranks.rank, ranks.world, cut)
-    return cut(rank_share(indices, lengths, ranks.rank, ranks.world)), []
+        assert isinstance(method, Supervised)
+        return lockstep(indices, method.lengths, rank, world, functools.partial(method.lockstep, size=size))
+    return method.passes(rank_share(indices, method.lengths, rank, world), size)
 
 
 def checkpoint(run: Run) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import random
+from array import array
 from collections.abc import Callable, Sequence
 
 from halo_trainer.seeds import derived_seed
@@ -48,21 +49,23 @@ def packs(share: Sequence[int], lengths: Sequence[int], budget: int) -> list[lis
     return found
 
 
-def even_passes(
-    indices: Sequence[int], lengths: Sequence[int], rank: int, world: int, cut: Callable[[list[int]], list[list[int]]]
-) -> tuple[list[list[int]], list[list[int]]]:
-    """Return a rank's forward passes of a step, as `cut` makes them of its rows, and the idle ones that it makes behind them.
+def lockstep(
+    indices: Sequence[int],
+    lengths: Sequence[int],
+    rank: int,
+    world: int,
+    cut: Callable[[list[int]], list[list[int] | None]],
+) -> list[list[int] | None]:
+    """Return a rank's forward passes of a step, as `cut` makes them of its rows, and None for each that it makes for the others.
 
-    Together they are as many on every rank, for where a pass waits for all ranks. An idle pass is over the step's shortest row,
-    which is some rank's own, and counts for nothing.
+    So they are as many on every rank, for a base whose every pass waits for all of them.
     """
     passes = [cut(rank_share(indices, lengths, each, world)) for each in range(world)]
-    shortest = min(indices, key=lambda index: lengths[index])
-    return passes[rank], [[shortest]] * (max(map(len, passes)) - len(passes[rank]))
+    return passes[rank] + [None] * (max(map(len, passes)) - len(passes[rank]))
 
 
 @functools.lru_cache(maxsize=2)
-def _epoch(rows: int, seed: int, epoch: int) -> tuple[int, ...]:
-    order = list(range(rows))
+def _epoch(rows: int, seed: int, epoch: int) -> Sequence[int]:
+    order = array("i", range(rows))
     random.Random(derived_seed(seed, "data", epoch)).shuffle(order)
-    return tuple(order)
+    return order

@@ -7,6 +7,7 @@ gradients, checkpoints and the adapter: sharding changes where the base lies, an
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ import torch
 from torch import nn
 
 from halo_api.run_file import BaseRef, TrainPlan
+from halo_trainer.attention import NAME, Varlen
+from halo_trainer.data.layout import row_layout
 from halo_trainer.data.load import load_config
+from halo_trainer.data.template import TokenRow
 from halo_trainer.gauges import device_bytes
 from halo_trainer.model import DTYPES, attach_lora
 from halo_trainer.parallel.fit import Devices, Weights, shards, told
@@ -97,6 +101,19 @@ def shard(model: Any, device: torch.device, world: int) -> None:
     stack = model.get_submodule(names[id(units[0])].rsplit(".", 2)[0])
     inside = {part for block in units for part in block.parameters()}
     fully_shard(stack, mesh=mesh, ignored_params={part for part in stack.parameters() if part not in inside} | trained)
+
+
+def idle_pass(model: Any, device: torch.device) -> None:
+    """Go through a sharded base with one token, forward and backward, for nothing: other ranks wait for this one's parts."""
+    base = model.get_base_model()
+    zero_BT = torch.zeros(1, 1, dtype=torch.long, device=device)
+    inputs: dict[str, Any] = {"input_ids": zero_BT, "use_cache": False}
+    if base.config._attn_implementation == NAME:
+        layout = row_layout(TokenRow(array("i", [0]), bytearray(1)))
+        inputs |= {"position_ids": zero_BT, "varlen": Varlen.of(layout, device)}
+    # Dropout's draws are those of a base that is not sharded.
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        (0.0 * model(**inputs).logits.sum()).backward()
 
 
 def _bytes(part: torch.Tensor) -> int:
