@@ -11,7 +11,7 @@ from torch import Tensor
 
 from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef, DataRef, TrainPlan
-from halo_trainer.attention import Varlen, install, why_padded
+from halo_trainer.attention import Varlen, install, takes_trees, why_padded, why_whole
 from halo_trainer.data.batches import micro_batches, packs
 from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.collate import collate, collate_flat, trained_tokens
@@ -192,7 +192,7 @@ def prepared(
     if lora.method == "sft":
         steps = fitting_rows(training_rows(data, path, template), longest, lora.overlength)
         if lora.bundle:
-            forks = lora.packing and why_padded(load_config(base, folder)) is None
+            forks = lora.packing and takes_trees(load_config(base, folder))
             return _of_bundles(steps, plan, data.name, longest if forks else None, ranks)
         rows = list(steps)
         if lora.trainer != "TRL":
@@ -226,7 +226,7 @@ def rows_can_be_split(plan: TrainPlan, base: BaseRef, folder: Path) -> None:
         raise RunFailure(
             Reason.INVALID_SPEC, f"{what} are packed, found packing false; set spec.lora.packing: true, or remove one"
         )
-    if reason := why_padded(load_config(base, folder)):
+    if reason := why_whole(load_config(base, folder)):
         raise RunFailure(Reason.INVALID_SPEC, f"{what}: base {base.name} has none, since {reason}; remove it")
 
 
