@@ -208,7 +208,8 @@ def test_a_run_over_two_processes_learns_what_one_does(root: Path) -> None:
     """Started as a pod starts it: bundles that fork, longer than one rank takes, beside shorter ones."""
     run = split_runs(root)
     alone = train_here(run("one", processes=1), root).progress
-    completed(run("two"), root)
+    told = completed(run("two"), root)
+    assert "2 ranks share rows of more than 200 tokens: 1 of 3, the longest of 297\n" in told
     both = Report.model_validate_json((root / "report.json").read_bytes()).progress
     assert alone
     assert both

@@ -125,6 +125,8 @@ class PackedSft(Supervised):
         self._rows, self._model, self._device, self._context = rows, model, device, context
         install(model.get_base_model())
         self._longest = max(self.lengths)
+        if context and context.group.rank == 0:
+            print(context.told(self.lengths), flush=True)
 
     def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
         if self._context:

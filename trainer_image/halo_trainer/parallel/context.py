@@ -18,7 +18,7 @@ from torch import Tensor
 from halo_api.run_file import ContextParallel
 from halo_trainer.attention import Varlen
 from halo_trainer.data.layout import Layout, joined
-from halo_trainer.data.split import Shard, group_packs, placed, room, shard
+from halo_trainer.data.split import Shard, group_packs, is_split, placed, room, shard
 from halo_trainer.parallel.ranks import Group, Ranks
 
 
@@ -35,6 +35,14 @@ class Context:
         if wanted is None or wanted.group == 1:
             return None
         return cls(ranks.group(wanted.group), wanted.whole_row)
+
+    def told(self, lengths: Sequence[int]) -> str:
+        """Return the log's line on rows of these lengths."""
+        split = sum(is_split(length, self.group.size, self.whole) for length in lengths)
+        return (
+            f"{self.group.size} ranks share rows of more than {self.whole} tokens: {split} of {len(lengths)}, "
+            f"the longest of {max(lengths)}"
+        )
 
     def passes(self, share: Sequence[int], lengths: Sequence[int], size: int) -> list[list[int]]:
         """Cut a group's rows into passes, which each rank of it does."""
