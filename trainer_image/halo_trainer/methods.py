@@ -25,7 +25,7 @@ from halo_trainer.failures import RunFailure
 from halo_trainer.flops import Work, Works, rows_work, summed
 from halo_trainer.model import answer_logits, flat_logits
 from halo_trainer.objectives.sft import sft_loss
-from halo_trainer.parallel.context import Context
+from halo_trainer.parallel.context import Context, rows_can_be_split
 from halo_trainer.parallel.ranks import Ranks
 
 
@@ -132,11 +132,18 @@ class PackedSft(Supervised):
         self._rows, self._model, self._device, self._context = rows, model, device, context
         install(model.get_base_model())
         self._longest = max(self.lengths)
+        if context and context.group.rank == 0:
+            print(context.told(self.lengths), flush=True)
 
     def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
+        most = self.pass_tokens(size)
         if self._context:
-            return self._context.passes(share, self.lengths, size)
-        return packs(share, self.lengths, size * self._longest)
+            return self._context.passes(share, self.lengths, most)
+        return packs(share, self.lengths, most)
+
+    def pass_tokens(self, size: int) -> int:
+        """Return the most tokens that a process has in a pass."""
+        return self._context.room(size, self._longest) if self._context else size * self._longest
 
     def laid_out(self, part: Sequence[int]) -> tuple[Layout | Shard, Varlen]:
         """Return what this process has of a pass, and what it attends to."""
@@ -221,20 +228,6 @@ def prepared(
         return Dpo(pairs, model, load_tokenizer(base, folder), lora, continues=plan.parent is not None, device=device)
 
     return dpo
-
-
-def rows_can_be_split(plan: TrainPlan, base: BaseRef, folder: Path) -> None:
-    """Raise RunFailure where rows can't be split over GPUs: they must lie flat, and each layer must attend to keys from anywhere."""
-    lora, what = plan.lora, "spec.contextParallel: rows that are split over GPUs"
-    if lora.method != "sft" or lora.trainer == "TRL":
-        found = "trainer TRL" if lora.trainer == "TRL" else f"method {lora.method}"
-        raise RunFailure(Reason.INVALID_SPEC, f"{what} belong to sft by Halo, found {found}; remove it")
-    if not lora.packing:
-        raise RunFailure(
-            Reason.INVALID_SPEC, f"{what} are packed, found packing false; set spec.lora.packing: true, or remove one"
-        )
-    if reason := why_whole(load_config(base, folder)):
-        raise RunFailure(Reason.INVALID_SPEC, f"{what}: base {base.name} has none, since {reason}; remove it")
 
 
 def _of_bundles(
