@@ -8,7 +8,7 @@ from halo_api.conditions import Reason
 from halo_api.report import InspectionReport, LongRows, Outcome
 from halo_api.run_file import RunFile, volume_path
 from halo_trainer.data.jsonl import JsonLines
-from halo_trainer.data.load import base_folder, checked_row, load_template, token_row
+from halo_trainer.data.load import base_folder, load_template, row_check, token_row
 from halo_trainer.failures import RunFailure
 from halo_trainer.reporting import Reporting
 
@@ -23,14 +23,16 @@ def inspect(run: RunFile, volumes: str, report: Reporting) -> Outcome:
     path = Path(volume_path(run.data.source, volumes))
     base = base_folder(run.base, Path(volume_path(run.base.source, volumes)))
     report.phase("Working")
+    check = row_check(run.data.kind)
     for number, value in JsonLines(path):
-        checked_row(run.data, number, value)
+        check(number, value)
     template = load_template(run.base, base)
     lines = JsonLines(path)
+    check = row_check(run.data.kind)
     rows = tokens = trained = longest = 0
     longer = dict.fromkeys(sorted({*LENGTHS, run.base.context_length}), 0)
     for number, value in lines:
-        row = token_row(template, checked_row(run.data, number, value))
+        row = token_row(template, check(number, value))
         rows += 1
         tokens += row.tokens
         trained += row.trained_tokens

@@ -28,8 +28,6 @@ def missing(world: RunWorld) -> Iterator[str]:
         trainer = lora.trainer or (base.spec.default_trainer if base else "Halo")
         if trainer == "TRL" and lora.method != "dpo":
             yield "spec.lora.trainer: found TRL, by which this version trains dpo and no sft yet; set trainer: Halo"
-        if lora.bundle is not None:
-            yield f"spec.lora.bundle: found {lora.bundle}, which this version does not have yet; leave it out"
     if spec.context_parallel is not None:
         yield f"spec.contextParallel: found {spec.context_parallel}, which this version does not have yet; leave it out"
     if base is not None and not base.spec.source.startswith("pvc://"):
