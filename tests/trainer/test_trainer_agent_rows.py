@@ -215,12 +215,12 @@ def test_the_settings_of_the_request_are_the_templates() -> None:
         (
             CHATML,
             said("assistant", "", tool_calls=[call("look", {})]),
-            "leaves out the tool call of answer; mend the template, or choose the base that it belongs to",
+            "leaves out the tool call of answer; leave that out of the row, or choose a base whose template writes it",
         ),
         (
             CHATML,
             said("assistant", "Blue.", reasoning_content="The sky is blue."),
-            "leaves out the thinking (reasoning_content) of answer; mend the template, or choose the base that it belongs to",
+            "leaves out the thinking (reasoning_content) of answer; leave that out of the row, or choose a base whose template writes it",
         ),
         (
             CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>"),

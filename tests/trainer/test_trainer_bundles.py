@@ -121,7 +121,8 @@ def test_steps_that_see_all_before_are_one_row_and_others_are_not_joined() -> No
     assert [len(r) for r in linear_bundles(steps, 2, tally)] == [4, 7]
     assert (tally.steps, tally.rows, tally.step_tokens, tally.row_tokens) == (3, 2, 13, 11)
     # The next run, and rows of no run, begin the same.
-    assert len(list(linear_bundles([row("a", [1], [2]), row("b", [1, 2], [3])], 8, Tally()))) == 2
+    others = [row("a", [1], [2]), row("b", [1, 2], [3])]
+    assert len(list(linear_bundles(others, 8, Tally()))) == len(list(tree_bundles(others, 8, WHOLE, Tally()))) == 2
     assert len(list(linear_bundles([row("", [1], [2]), row("", [1, 2], [3])], 8, Tally()))) == 2
     # The same step twice trains twice.
     assert len(list(linear_bundles([steps[0], steps[0]], 8, Tally()))) == 2

@@ -13,8 +13,7 @@ import torch
 
 from halo_api.adapter import CONFIG
 from halo_api.conditions import Reason
-from halo_api.run_file import BaseRef, volume_path
-from halo_trainer.data.load import chat_rows, load_template, load_tokenizer
+from halo_trainer.data.load import chat_rows, load_template, load_tokenizer, local_base, local_path
 from halo_trainer.failures import RunFailure
 from halo_trainer.model import load_base, settle_torch
 
@@ -36,19 +35,12 @@ class Prompt:
 def sample(options: argparse.Namespace) -> int:
     """Answer every prompt; with expected answers, count those that were given exactly."""
     device = settle_torch()
-    path = _folder(options.base, options.volumes)
-    base = BaseRef(
-        name=path.name,
-        source="pvc://local/base",
-        revision="unknown",
-        dtype="bf16" if device.type == "cuda" else "fp32",
-        context_length=1 << 24,
-    )
+    base, path = local_base(options.base, options.volumes, "bf16" if device.type == "cuda" else "fp32")
     template = load_template(base, path)
     tokenizer = load_tokenizer(base, path)
     model = load_base(base, path)
     if options.adapter:
-        model = _with_adapter(model, _folder(options.adapter, options.volumes))
+        model = _with_adapter(model, Path(local_path(options.adapter, options.volumes)))
     model = model.to(device).eval()
     prompts = list(_prompts(options))[: options.limit]
     exact = known = 0
@@ -105,10 +97,6 @@ def _with_adapter(model: Any, folder: Path) -> Any:
     if not (folder / CONFIG).is_file():
         raise RunFailure(Reason.INVALID_SPEC, f"{folder} has no adapter_config.json; name the folder of an adapter")
     return PeftModel.from_pretrained(model, str(folder))
-
-
-def _folder(name: str, volumes: str) -> Path:
-    return Path(volume_path(name, volumes) if name.startswith("pvc://") else name)
 
 
 def _json(prompt: Prompt, answer: str) -> str:

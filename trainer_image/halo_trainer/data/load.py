@@ -6,10 +6,10 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from halo_api.conditions import Reason
-from halo_api.run_file import BaseRef, DataRef
+from halo_api.run_file import BaseRef, DataRef, volume_path
 from halo_trainer.data.jsonl import JsonLines, file_digest
 from halo_trainer.data.preference import PreferenceRow, TokenPair, preference_row, token_pair
 from halo_trainer.data.rows import ChatRow
@@ -18,6 +18,7 @@ from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
 
 Row = TypeVar("Row", TokenRow, TokenPair)
+LONGEST_CONTEXT = 1 << 24
 
 
 def base_folder(base: BaseRef, path: Path) -> Path:
@@ -29,6 +30,20 @@ def base_folder(base: BaseRef, path: Path) -> Path:
             f"base {base.name}: {path} {found}; put the model's files there, or mend the BaseModel's spec.source",
         )
     return path
+
+
+def local_path(name: str, volumes: str) -> str:
+    """Return where a file or folder lies that is named by its path or as pvc://CLAIM/PATH."""
+    return volume_path(name, volumes) if name.startswith("pvc://") else name
+
+
+def local_base(name: str, volumes: str, dtype: Literal["bf16", "fp32"] = "fp32") -> tuple[BaseRef, Path]:
+    """Return a base that no catalog describes, and its folder."""
+    path = Path(local_path(name, volumes))
+    base = BaseRef(
+        name=path.name, source="pvc://local/base", revision="unknown", dtype=dtype, context_length=LONGEST_CONTEXT
+    )
+    return base, path
 
 
 def load_template(base: BaseRef, path: Path) -> Template:

@@ -80,6 +80,10 @@ class Template:
         row = served(ChatRow(0, tuple(messages), (), tools, settings))
         return self._encode(self._render(row, len(messages), prompt=True))
 
+    def decode(self, ids: list[int]) -> str:
+        """Return tokens as text, special ones too."""
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
     def _answers(self, row: ChatRow) -> tuple[str, list[tuple[int, int]]]:
         """Return the conversation's text and where in it each trained answer starts and ends."""
         messages = row.messages
@@ -106,11 +110,10 @@ class Template:
                 )
             answer = through[len(prompt) :]
             if left_out := _left_out(messages[index], answer):
-                raise self._mismatch(
-                    row.line,
-                    f"leaves out the {left_out} of {row.place(index)}",
-                    "mend the template, or choose the base that it belongs to",
-                )
+                cure = "mend the template, or choose the base that it belongs to"
+                if left_out != "answer":
+                    cure = "leave that out of the row, or choose a base whose template writes it"
+                raise self._mismatch(row.line, f"leaves out the {left_out} of {row.place(index)}", cure)
             answers.append((len(prompt), len(through)))
         return whole, answers
 
