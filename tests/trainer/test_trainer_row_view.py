@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from array import array
 from pathlib import Path
@@ -18,6 +19,7 @@ from halo_trainer.row_view import shown_row
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "examples" / "agent-runs.jsonl"
+tiny_tokenizer = functools.cache(make_tokenizer)
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +68,7 @@ def test_the_example_of_agent_runs_is_two_bundles(thinker: Path, capsys: pytest.
 @settings(deadline=None)
 def test_no_character_is_lost_between_tokens(text: str, cut: int) -> None:
     """Also where a character is several tokens, and where what trains begins or ends within it."""
-    tokenizer = make_tokenizer()
+    tokenizer = tiny_tokenizer()
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     row = TokenRow(array("i", ids), bytearray(at >= cut for at in range(len(ids))))
     template = Template(tokenizer, "tiny")
