@@ -26,6 +26,8 @@ class ProgressReport(ApiModel):
     # DPO: what the chosen answer's reward is above the rejected one's, and of how many pairs it is above.
     reward_margin: float | None = None
     reward_accuracy: float | None = None
+    # With spec.lora.bundle: tokens of the steps as rows of their own for each token that goes through the model.
+    bundle_ratio: float | None = None
     tokens: int = 0
     tokens_per_second: float | None = None
     # Model FLOPs over the GPUs' peak; unset where that is not known, as on a CPU.

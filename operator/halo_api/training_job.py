@@ -99,7 +99,7 @@ class TrainingJobSpec(ApiModel):
         Field(
             ge=1,
             le=65536,
-            description="batch is the number of rows per optimizer step, over all GPUs; with base halo_rlvr of episodes per step for each trainer GPU, a multiple of the recipe's group size.",
+            description="batch is the number of rows per optimizer step, over all GPUs, where a bundle is one row; with base halo_rlvr of episodes per step for each trainer GPU, a multiple of the recipe's group size.",
             examples=[16],
         ),
     ]

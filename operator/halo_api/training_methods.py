@@ -172,7 +172,7 @@ class LoraSpec(ApiModel):
             default=None,
             ge=1,
             le=1024,
-            description="bundle trains up to that many consecutive steps of one agent run as one row, each answer as its own row would be (sft with Halo only); unset: one step a row.",
+            description="bundle trains up to that many consecutive steps of one agent run as one row, each answer as its own row would be (sft with Halo only); batch counts it as one row, so it holds more answers. Unset: one step a row.",
             examples=[8],
         ),
     ]

@@ -60,6 +60,18 @@ CASES = {
         "has in messages[1] weight 0.5; use 1 to train the turn or 0 not to",
     ),
     "bad tools": (json.dumps(chat("a", "b", tools={})), "has tools that are an object; write tools as a list of JSON schemas"),
+    "two answers in a row": (
+        json.dumps({"messages": [*chat("a", "b")["messages"], {"role": "assistant", "content": "c"}]}),
+        "has in messages[2] the assistant's turn right after its own; put what it answers to between the two, or write both as one turn",
+    ),
+    "a tool's result after a question": (
+        json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}, {"role": "assistant", "content": "c"}]}),
+        "has in messages[1] a tool's result after the role user; put the assistant's turn that called the tool before it",
+    ),
+    "an unknown tool": (
+        json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{"function": {"name": "look"}}]}], "tools": [{"name": "smell"}]}),
+        'calls in messages[1] the tool "look", but tools has smell; add the tool\'s JSON schema to tools, where the model saw it, or remove the row',
+    ),
     "half a surrogate pair": (
         '{"messages": [{"role": "user", "content": "\\ud83d"}]}',
         "has in messages[0] half a surrogate pair; write the character whole",

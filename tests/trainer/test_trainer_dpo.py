@@ -109,7 +109,7 @@ def models(root: Path, continues: bool) -> tuple[Dpo, Any, list[TokenPair], Path
     put_weights(model, safetensors.torch.load_file(root / "artifacts" / "parent" / "adapter" / WEIGHTS))
     data = dpo_file().data
     assert data
-    rows = training_pairs(data, root / "data" / "pairs.jsonl", load_template(base, folder))
+    rows = list(training_pairs(data, root / "data" / "pairs.jsonl", load_template(base, folder)))
     model.train()
     return Dpo(rows, model, load_tokenizer(base, folder), lora, continues, device), model, rows, folder
 

@@ -140,7 +140,7 @@ def test_data_that_changes_between_the_check_and_the_reading_is_refused_too(root
             return super().open(*how)
 
     with pytest.raises(RunFailure) as refused:
-        training_rows(run_file(data={"sha256": before}).data, Replaced(path), template)
+        list(training_rows(run_file(data={"sha256": before}).data, Replaced(path), template))
     assert (refused.value.reason, len(opened)) == (Reason.DATASET_CHANGED, 2)
 
 

@@ -77,7 +77,7 @@ def test_an_answer_of_weight_zero_is_context() -> None:
 
 def test_a_tool_call_trains_and_the_tools_result_does_not() -> None:
     call = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "look", "arguments": {}}}]}
-    row = chat("sky?")
+    row = chat("sky?", tools=[{"type": "function", "function": {"name": "look"}}])
     row["messages"] += [call, {"role": "tool", "content": "blue"}, {"role": "assistant", "content": "Blue."}]
     tokenizer, tokens = token_row(TOOLS, row)
     trained = [text for trained, text in spans(tokenizer, tokens) if trained]

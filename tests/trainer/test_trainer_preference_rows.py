@@ -103,7 +103,7 @@ def test_a_pair_is_two_chat_rows_of_which_the_last_answer_trains(root: Path) -> 
     (cut,) = fitting_rows([pair], len(pair.chosen), "truncate")
     assert cut.rejected.ids != cut.chosen.ids
     with pytest.raises(RunFailure) as refused:
-        fitting_rows([pair], len(prompt), "truncate")
+        list(fitting_rows([pair], len(prompt), "truncate"))
     assert refused.value.reason == Reason.ROW_TOO_LONG
 
 
@@ -115,7 +115,8 @@ def test_an_inspection_counts_both_answers_and_the_longer_one(root: Path) -> Non
     counted = outcome.inspection
     assert isinstance(counted, InspectionReport)
     assert run.data
-    pairs = training_pairs(run.data, root / "data" / "pairs.jsonl", load_template(run.base, root / "models" / "tiny"))
+    template = load_template(run.base, root / "models" / "tiny")
+    pairs = list(training_pairs(run.data, root / "data" / "pairs.jsonl", template))
     assert counted.rows == 2
     assert counted.tokens == sum(len(pair.chosen) + len(pair.rejected) for pair in pairs)
     assert counted.trained_tokens == sum(sum(p.chosen.trained) + sum(p.rejected.trained) for p in pairs)

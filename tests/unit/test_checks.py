@@ -96,7 +96,6 @@ def test_every_check_has_an_answer_to_every_world() -> None:
         ("a warm-up", {"spec": rlvr_spec(rlvr={"warmup": {"envRevision": "public-v1", "steps": 5}})}, "spec.rlvr.warmup: found one"),
         ("a retention", {"spec": rlvr_spec(rlvr={"retention": {"envRevision": "public-v1", "steps": 5}})}, "spec.rlvr.retention: found one"),
         ("a judge", {"spec": rlvr_spec(rlvr={"judge": {"criterion": "helpful", "weight": 1}})}, "spec.rlvr.judge: found one"),
-        ("bundles", {"spec": spec(lora={"bundle": 4})}, "spec.lora.bundle: found 4"),
         ("split rows", {"spec": spec(contextParallel="auto")}, "spec.contextParallel: found auto"),
         ("weights elsewhere", {"catalog": catalog(base=BaseEntry("smol", base(source="hf://org/smol")))}, "no pvc:// source"),
     ],
@@ -120,6 +119,11 @@ def test_sft_and_dpo_by_trl_are_built() -> None:
     assert first_refusal(asked) is None
     unset = catalog(dataset=pairs, base=BaseEntry("smol", base(defaultTrainer="TRL")))
     assert first_refusal(world(spec=spec(lora={"method": "dpo"}), catalog=unset)) is None
+
+
+def test_bundles_by_halo_are_built() -> None:
+    assert first_refusal(world(spec=spec(lora={"bundle": 4}))) is None
+    assert first_refusal(world(spec=spec(lora={"bundle": 4, "trainer": "Halo"}))) is None
 
 
 def test_what_is_missing_speaks_before_what_is_not_built() -> None:

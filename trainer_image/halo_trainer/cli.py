@@ -48,6 +48,8 @@ def _parser() -> argparse.ArgumentParser:
         )
         run.add_argument("--report", type=Path, default=Path(REPORT_PATH), metavar="PATH")
         run.set_defaults(verb=verb)
+        if name == "inspect":
+            _add_view(run)
     text = "answer prompts with a base, or with a base and an adapter, greedily"
     sample = verbs.add_parser("sample", help=text, description=text)
     sample.add_argument("--base", required=True, metavar="FOLDER", help="a folder or pvc://CLAIM/PATH")
@@ -71,6 +73,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_view(inspect: argparse.ArgumentParser) -> None:
+    """Add what shows rows to a person, without a run's report."""
+    view = inspect.add_argument_group("rows for your eyes", "instead of the report: show rows, or count those of files")
+    view.add_argument("files", nargs="*", metavar="FILE", help="JSONL, a path or pvc://CLAIM/PATH; else the run file's")
+    view.add_argument("--rows", metavar="N[,M]", help="show rows by their numbers: 3, 3,7 or 3-7")
+    view.add_argument(
+        "--bundle", type=int, metavar="N", help="bundle up to N steps of an agent run, as spec.lora.bundle"
+    )
+    view.add_argument("--tokens", action="store_true", help="show where each token ends")
+    view.add_argument("--base", metavar="FOLDER", help="a folder or pvc://CLAIM/PATH; else the run file's")
+
+
 def _train(options: argparse.Namespace) -> int:
     budget = Budget()
 
@@ -92,12 +106,25 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _inspect(options: argparse.Namespace) -> int:
+    if options.files or options.rows or options.bundle is not None:
+        return _view(options)
+
     def work(run: RunFile, report: Reporting) -> Outcome:
         from halo_trainer.inspection import inspect
 
         return inspect(run, options.volumes, report)
 
     return _play(options, "inspect", work)
+
+
+def _view(options: argparse.Namespace) -> int:
+    from halo_trainer.row_view import view
+
+    try:
+        return view(options)
+    except RunFailure as failure:
+        print(f"halo-trainer: {failure}", file=sys.stderr)
+        return 1
 
 
 def _publish(options: argparse.Namespace) -> int:

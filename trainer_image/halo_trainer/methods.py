@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef, DataRef, TrainPlan
+from halo_trainer.data.bundle import Tally, linear_bundles
 from halo_trainer.data.collate import collate, trained_tokens
 from halo_trainer.data.load import fitting_rows, load_tokenizer, training_pairs, training_rows
 from halo_trainer.data.template import Template, TokenRow
@@ -33,6 +34,8 @@ class Method(Protocol):
 
     rewards: bool
     lengths: list[int]
+    # Tokens of the steps' own rows for each token of their bundles; None without bundles.
+    bundle_ratio: float | None
 
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
         """Return what the rows `part` add to a step whose rows, of all processes, are `step`: the parts' shares add up."""
@@ -53,9 +56,10 @@ class Sft:
 
     rewards = False
 
-    def __init__(self, rows: list[TokenRow], model: Any, device: torch.device) -> None:
+    def __init__(self, rows: list[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None) -> None:
         self._rows, self._model, self._device = rows, model, device
         self.lengths = [len(row) for row in rows]
+        self.bundle_ratio = bundles.ratio if bundles else None
         self._trained = [trained_tokens([row]) for row in rows]
 
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
@@ -75,6 +79,20 @@ class Sft:
         return rows_work([self.lengths[index] for index in step], sum(self._trained[index] for index in step))
 
 
+def bundled(steps: Iterable[TokenRow], most: int, data: str) -> tuple[list[TokenRow], Tally]:
+    """Return the steps' bundles, as soon as each is whole, and say what that saves. A fork begins a new row."""
+    tally = Tally()
+    rows = list(linear_bundles(steps, most, tally))
+    if not any(row.run for row in rows):
+        raise RunFailure(
+            Reason.INVALID_SPEC,
+            f"spec.lora.bundle: found {most}, and data set {data} has chats and no steps of agent runs; "
+            "leave it out, or name a data set whose lines have run, messages and answer",
+        )
+    print(f"bundle {most}: {tally}", flush=True)
+    return rows, tally
+
+
 def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: Path, template: Template) -> Prepared:
     """Read the run's rows from `path`, which is cheap beside the base in `folder`."""
     lora = plan.lora
@@ -87,9 +105,10 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
         )
     longest = lora.max_length or base.context_length
     if lora.method == "sft":
-        rows = fitting_rows(training_rows(data, path, template), longest, lora.overlength)
+        steps = fitting_rows(training_rows(data, path, template), longest, lora.overlength)
+        rows, tally = bundled(steps, lora.bundle, data.name) if lora.bundle else (list(steps), None)
         if lora.trainer != "TRL":
-            return lambda model, device: Sft(rows, model, device)
+            return lambda model, device: Sft(rows, model, device, tally)
 
         def sft(model: Any, device: torch.device) -> Method:
             from halo_trainer.trl.sft import TrlSft
@@ -97,7 +116,11 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
             return TrlSft(rows, model, load_tokenizer(base, folder), device)
 
         return sft
-    pairs = fitting_rows(training_pairs(data, path, template), longest, lora.overlength)
+    if lora.bundle:
+        raise RunFailure(
+            Reason.INVALID_SPEC, f"spec.lora.bundle: belongs to sft, found method {lora.method}; remove it"
+        )
+    pairs = list(fitting_rows(training_pairs(data, path, template), longest, lora.overlength))
 
     def dpo(model: Any, device: torch.device) -> Method:
         from halo_trainer.trl.dpo import Dpo

@@ -13,10 +13,7 @@ import torch
 
 from halo_api.adapter import CONFIG
 from halo_api.conditions import Reason
-from halo_api.run_file import BaseRef, volume_path
-from halo_trainer.data.jsonl import JsonLines
-from halo_trainer.data.load import load_template, load_tokenizer
-from halo_trainer.data.rows import chat_row
+from halo_trainer.data.load import chat_rows, load_template, load_tokenizer, local_base, local_path
 from halo_trainer.failures import RunFailure
 from halo_trainer.model import load_base, settle_torch
 
@@ -28,6 +25,7 @@ class Prompt:
     messages: tuple[dict[str, Any], ...]
     expected: str | None = None
     tools: list[Any] | None = None
+    settings: dict[str, Any] | None = None
 
     @property
     def text(self) -> str:
@@ -37,25 +35,18 @@ class Prompt:
 def sample(options: argparse.Namespace) -> int:
     """Answer every prompt; with expected answers, count those that were given exactly."""
     device = settle_torch()
-    path = _folder(options.base, options.volumes)
-    base = BaseRef(
-        name=path.name,
-        source="pvc://local/base",
-        revision="unknown",
-        dtype="bf16" if device.type == "cuda" else "fp32",
-        context_length=1 << 24,
-    )
+    base, path = local_base(options.base, options.volumes, "bf16" if device.type == "cuda" else "fp32")
     template = load_template(base, path)
     tokenizer = load_tokenizer(base, path)
     model = load_base(base, path)
     if options.adapter:
-        model = _with_adapter(model, _folder(options.adapter, options.volumes))
+        model = _with_adapter(model, Path(local_path(options.adapter, options.volumes)))
     model = model.to(device).eval()
     prompts = list(_prompts(options))[: options.limit]
     exact = known = 0
     for start in range(0, len(prompts), options.batch):
         part = prompts[start : start + options.batch]
-        ids = [template.prompt_ids(list(prompt.messages), prompt.tools) for prompt in part]
+        ids = [template.prompt_ids(list(prompt.messages), prompt.tools, prompt.settings) for prompt in part]
         for prompt, answer in zip(part, _answers(model, tokenizer, ids, options.max_new_tokens), strict=True):
             known += prompt.expected is not None
             exact += prompt.expected is not None and answer.strip() == prompt.expected.strip()
@@ -92,9 +83,8 @@ def _prompts(options: argparse.Namespace) -> Iterator[Prompt]:
     if options.prompt:
         yield from (Prompt(({"role": "user", "content": text},)) for text in options.prompt)
     elif options.prompts.suffix == ".jsonl":
-        for line, value in JsonLines(options.prompts):
-            row = chat_row(line, value)
-            yield Prompt(row.messages[:-1], row.messages[-1]["content"], row.tools)
+        for row in chat_rows(options.prompts):
+            yield Prompt(row.messages[:-1], row.messages[-1]["content"], row.tools, row.settings)
     else:
         for text in options.prompts.read_text(encoding="utf-8").splitlines():
             if text.strip():
@@ -107,10 +97,6 @@ def _with_adapter(model: Any, folder: Path) -> Any:
     if not (folder / CONFIG).is_file():
         raise RunFailure(Reason.INVALID_SPEC, f"{folder} has no adapter_config.json; name the folder of an adapter")
     return PeftModel.from_pretrained(model, str(folder))
-
-
-def _folder(name: str, volumes: str) -> Path:
-    return Path(volume_path(name, volumes) if name.startswith("pvc://") else name)
 
 
 def _json(prompt: Prompt, answer: str) -> str:

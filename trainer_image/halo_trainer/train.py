@@ -139,11 +139,10 @@ def loop(run: Run, stop: threading.Event) -> bool:
             done = train_step(run, stop)
             stopping = done.stopping
             assert run.state.loss is not None
-            run.report.progress(
-                progress.finished(
-                    run.state.step, done.tokens, run.state.loss, done.rate, done.norm, done.rewards, done.work
-                )
+            told = progress.finished(
+                run.state.step, done.tokens, run.state.loss, done.rate, done.norm, done.rewards, done.work
             )
+            run.report.progress(told.model_copy(update={"bundle_ratio": run.method.bundle_ratio}))
             due = run.state.step % plan.save_steps == 0 or run.state.step == plan.steps
             if due or stopping:
                 checkpoint(run)

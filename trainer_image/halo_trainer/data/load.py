@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from halo_api.conditions import Reason
-from halo_api.run_file import BaseRef, DataRef
+from halo_api.run_file import BaseRef, DataRef, volume_path
 from halo_trainer.data.jsonl import JsonLines, file_digest
 from halo_trainer.data.preference import PreferenceRow, TokenPair, preference_row, token_pair
-from halo_trainer.data.rows import ChatRow, chat_row
+from halo_trainer.data.rows import ChatRow
+from halo_trainer.data.steps import ChatLines
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
 
 Row = TypeVar("Row", TokenRow, TokenPair)
+LONGEST_CONTEXT = 1 << 24
 
 
 def base_folder(base: BaseRef, path: Path) -> Path:
@@ -27,6 +30,20 @@ def base_folder(base: BaseRef, path: Path) -> Path:
             f"base {base.name}: {path} {found}; put the model's files there, or mend the BaseModel's spec.source",
         )
     return path
+
+
+def local_path(name: str, volumes: str) -> str:
+    """Return where a file or folder lies that is named by its path or as pvc://CLAIM/PATH."""
+    return volume_path(name, volumes) if name.startswith("pvc://") else name
+
+
+def local_base(name: str, volumes: str, dtype: Literal["bf16", "fp32"] = "fp32") -> tuple[BaseRef, Path]:
+    """Return a base that no catalog describes, and its folder."""
+    path = Path(local_path(name, volumes))
+    base = BaseRef(
+        name=path.name, source="pvc://local/base", revision="unknown", dtype=dtype, context_length=LONGEST_CONTEXT
+    )
+    return base, path
 
 
 def load_template(base: BaseRef, path: Path) -> Template:
@@ -69,14 +86,13 @@ def _tokenizer_class(folder: Path) -> Any:
 
 
 def chat_rows(path: Path) -> Iterator[ChatRow]:
-    """Yield the file's rows, each checked."""
-    for number, value in JsonLines(path):
-        yield chat_row(number, value)
+    """Yield the file's rows, chats or steps, each checked."""
+    return itertools.starmap(ChatLines().row, JsonLines(path))
 
 
-def checked_row(data: DataRef, number: int, value: Any) -> ChatRow | PreferenceRow:
-    """Check a line of the data's kind."""
-    return preference_row(number, value) if data.kind == "preference" else chat_row(number, value)
+def row_check(kind: str) -> Callable[[int, Any], ChatRow | PreferenceRow]:
+    """Return the check of the lines of one file of this kind, which are given to it in their order."""
+    return preference_row if kind == "preference" else ChatLines().row
 
 
 def token_row(template: Template, row: ChatRow | PreferenceRow) -> TokenRow | TokenPair:
@@ -84,24 +100,24 @@ def token_row(template: Template, row: ChatRow | PreferenceRow) -> TokenRow | To
     return token_pair(template, row) if isinstance(row, PreferenceRow) else template.token_row(row)
 
 
-def training_rows(data: DataRef, path: Path, template: Template) -> list[TokenRow]:
-    """Return the chat rows of the very file that was inspected, in its order."""
-    return _read(data, path, lambda number, value: template.token_row(chat_row(number, value)))
+def training_rows(data: DataRef, path: Path, template: Template) -> Iterator[TokenRow]:
+    """Yield the chat rows or steps of the very file that was inspected, in its order."""
+    check = ChatLines()
+    return _read(data, path, lambda number, value: template.token_row(check.row(number, value)))
 
 
-def training_pairs(data: DataRef, path: Path, template: Template) -> list[TokenPair]:
-    """Return the preference rows of the very file that was inspected, in its order."""
+def training_pairs(data: DataRef, path: Path, template: Template) -> Iterator[TokenPair]:
+    """Yield the preference rows of the very file that was inspected, in its order."""
     return _read(data, path, lambda number, value: token_pair(template, preference_row(number, value)))
 
 
-def _read(data: DataRef, path: Path, row: Callable[[int, Any], Row]) -> list[Row]:
+def _read(data: DataRef, path: Path, row: Callable[[int, Any], Row]) -> Iterator[Row]:
     if path.is_file():
         _same_file(data, path, file_digest(path))
     lines = JsonLines(path)
-    rows = [row(number, value) for number, value in lines]
+    yield from itertools.starmap(row, lines)
     # It may have been replaced since the first look, which is there to fail early.
     _same_file(data, path, lines.digest)
-    return rows
 
 
 def _same_file(data: DataRef, path: Path, found: str) -> None:
@@ -113,26 +129,33 @@ def _same_file(data: DataRef, path: Path, found: str) -> None:
         )
 
 
-def fitting_rows(rows: list[Row], max_length: int, overlength: str) -> list[Row]:
-    """Return the rows that train, each of at most `max_length` tokens; never cut or leave out silently."""
-    longer = [len(row) for row in rows if len(row) > max_length]
+def fitting_rows(rows: Iterable[Row], max_length: int, overlength: str) -> Iterator[Row]:
+    """Yield the rows that train, each of at most `max_length` tokens; never cut or leave out silently.
+
+    What is wrong with the rows together is raised behind the last one, so that no more than one need be in memory.
+    """
+    count = longer = longest = kept = 0
+    for row in rows:
+        count += 1
+        if len(row) > max_length:
+            longer, longest = longer + 1, max(longest, len(row))
+            if overlength != "truncate":
+                continue
+            row = row.truncated(max_length)
+        # A row whose answers were all cut off teaches nothing.
+        if row.teaches:
+            kept += 1
+            yield row
     if longer and overlength == "refuse":
         raise RunFailure(
             Reason.ROW_TOO_LONG,
-            f"{len(longer)} of {len(rows)} rows are longer than {max_length} tokens, the longest has {max(longer)}; "
+            f"{longer} of {count} rows are longer than {max_length} tokens, the longest has {longest}; "
             "raise spec.lora.maxLength (up to the base's context), or set spec.lora.overlength to drop or truncate",
         )
-    if overlength == "drop":
-        fitting = [row for row in rows if len(row) <= max_length]
-    else:
-        fitting = [row.truncated(max_length) for row in rows]
-    # A row whose answers were all cut off teaches nothing.
-    kept = [row for row in fitting if row.teaches]
     if longer:
-        print(f"{len(longer)} rows are longer than {max_length} tokens: overlength={overlength} keeps {len(kept)} rows")
+        print(f"{longer} rows are longer than {max_length} tokens: overlength={overlength} keeps {kept} rows")
     if not kept:
         raise RunFailure(
             Reason.ROW_TOO_LONG,
-            f"none of the {len(rows)} rows has an answer within {max_length} tokens; raise spec.lora.maxLength",
+            f"none of the {count} rows has an answer within {max_length} tokens; raise spec.lora.maxLength",
         )
-    return kept

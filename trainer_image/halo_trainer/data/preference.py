@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from halo_trainer.data.jsonl import bad_row
-from halo_trainer.data.rows import ChatRow, checked_message, checked_tools, json_kind, shown, some_keys
+from halo_trainer.data.rows import (
+    ChatRow,
+    check_calls,
+    check_order,
+    checked_message,
+    checked_settings,
+    checked_tools,
+    json_kind,
+    shown,
+    some_keys,
+)
 from halo_trainer.data.template import Template, TokenRow
 
 SHAPE = 'write {"messages": [{"role": "user", "content": "..."}], "chosen": "...", "rejected": "..."}'
@@ -61,9 +71,13 @@ def preference_row(line: int, value: Any) -> PreferenceRow:
     if chosen == rejected:
         cure = "write two answers that differ, or remove the row"
         raise bad_row(line, "has the same answer as chosen and as rejected, so nothing to prefer", cure)
+    for name, answer in (("chosen", chosen), ("rejected", rejected)):
+        check_calls(line, name, answer, tools)
     trains = (*(False for _ in prompt), True)
+    settings = checked_settings(line, value)
     return PreferenceRow(
-        ChatRow(line, (*prompt, chosen), trains, tools), ChatRow(line, (*prompt, rejected), trains, tools)
+        ChatRow(line, (*prompt, chosen), trains, tools, settings, answer="chosen"),
+        ChatRow(line, (*prompt, rejected), trains, tools, settings, answer="rejected"),
     )
 
 
@@ -86,8 +100,7 @@ def _prompt(line: int, value: dict[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(found, list) or not found:
         raise bad_row(line, f"has in {name} {'no message' if found == [] else json_kind(found)}", SHAPE)
     checked = [_checked(line, f"{name}[{index}]", message) for index, message in enumerate(found)]
-    if checked[0]["role"] == "assistant":
-        raise bad_row(line, "starts with the assistant's turn", "put what it answers to, a user's message, before it")
+    check_order(line, name, checked)
     if checked[-1]["role"] == "assistant":
         cure = f"end {name} with what both answers reply to"
         raise bad_row(line, f"has in {name} the assistant's turn as the last", cure)

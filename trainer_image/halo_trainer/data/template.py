@@ -18,16 +18,18 @@ from typing import Any
 
 from halo_api.conditions import Reason
 from halo_trainer.data.jsonl import bad_row
-from halo_trainer.data.rows import ChatRow
+from halo_trainer.data.rows import ChatRow, calls_of, function_of
+from halo_trainer.data.served import served
 from halo_trainer.failures import RunFailure
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """A row as the model sees it; `trained[i]` is 1 where token i is an answer's."""
+    """A row as the model sees it; `trained[i]` is 1 where token i is an answer's. Rows of one `run` are its steps."""
 
     ids: array[int]
     trained: bytearray
+    run: str = ""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -49,7 +51,7 @@ class TokenRow:
 
     def truncated(self, length: int) -> TokenRow:
         """Return the row cut at the end; a cut answer has no end-of-turn token, so it teaches no early stop."""
-        return TokenRow(self.ids[:length], self.trained[:length])
+        return TokenRow(self.ids[:length], self.trained[:length], self.run)
 
 
 class Template:
@@ -64,42 +66,54 @@ class Template:
 
     def token_row(self, row: ChatRow) -> TokenRow:
         """Render and tokenise one row."""
+        row = served(row)
         try:
             text, answers = self._answers(row)
             return self._tokens(row, text, answers)
         except UnicodeEncodeError as error:
             raise bad_row(row.line, "has half a surrogate pair", "write the character whole") from error
 
-    def prompt_ids(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> list[int]:
+    def prompt_ids(
+        self, messages: list[dict[str, Any]], tools: list[Any] | None = None, settings: dict[str, Any] | None = None
+    ) -> list[int]:
         """Return the ids that a server would sample an answer after."""
-        return self._encode(self._render(0, messages, tools, prompt=True))
+        row = served(ChatRow(0, tuple(messages), (), tools, settings))
+        return self._encode(self._render(row, len(messages), prompt=True))
+
+    def decode(self, ids: list[int]) -> str:
+        """Return tokens as text, special ones too."""
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _answers(self, row: ChatRow) -> tuple[str, list[tuple[int, int]]]:
         """Return the conversation's text and where in it each trained answer starts and ends."""
-        messages = list(row.messages)
-        whole = self._render(row.line, messages, row.tools)
+        messages = row.messages
+        whole = self._render(row, len(messages))
         # Tools and tool calls reach the text unchecked, and a tokenizer's own words for this name no line.
         whole.encode()
         answers = []
         for index, trains in enumerate(row.trains):
             if not trains:
                 continue
-            prompt = self._render(row.line, messages[:index], row.tools, prompt=True)
-            through = whole if index == len(messages) - 1 else self._render(row.line, messages[: index + 1], row.tools)
-            if not (whole.startswith(through) and through.startswith(prompt)):
+            prompt = self._render(row, index, prompt=True)
+            through = whole if index == len(messages) - 1 else self._render(row, index + 1)
+            if not whole.startswith(through):
                 raise self._mismatch(
                     row.line,
-                    f"rewrites the turns before or at messages[{index}] once more follow, so its tokens can't be told",
+                    f"rewrites the turns before or at {row.place(index)} once more follow, so its tokens can't be told",
                     "make one row an answer, with weight 0 on the earlier assistant turns, or mend the template",
                 )
-            answer = through[len(prompt) :]
-            content = messages[index]["content"].strip()
-            if content not in answer or not answer.strip():
+            if not through.startswith(prompt):
                 raise self._mismatch(
                     row.line,
-                    f"leaves out the answer of messages[{index}]",
-                    "mend the template, or choose the base that it belongs to",
+                    f"writes before {row.place(index)} another text than its generation prompt, so its tokens can't be told",
+                    "set chat_template_kwargs as the server had them (such as enable_thinking), or mend the template",
                 )
+            answer = through[len(prompt) :]
+            if left_out := _left_out(messages[index], answer):
+                cure = "mend the template, or choose the base that it belongs to"
+                if left_out != "answer":
+                    cure = "leave that out of the row, or choose a base whose template writes it"
+                raise self._mismatch(row.line, f"leaves out the {left_out} of {row.place(index)}", cure)
             answers.append((len(prompt), len(through)))
         return whole, answers
 
@@ -119,7 +133,7 @@ class Template:
                 del ids[last:], trained[last:]
                 ids.append(eos)
                 trained.append(1)
-        return TokenRow(array("i", ids), trained)
+        return TokenRow(array("i", ids), trained, row.run)
 
     def _end_of_answer(self, ids: list[int], first: int, end: int) -> int:
         """Return the index after the end-of-turn token, where only whitespace follows it, else after the last token."""
@@ -153,10 +167,15 @@ class Template:
         # The template has written every special token itself.
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def _render(self, line: int, messages: list[dict[str, Any]], tools: list[Any] | None, prompt: bool = False) -> str:
+    def _render(self, row: ChatRow, end: int, prompt: bool = False) -> str:
+        """Return the text of the row's messages before `end`; with `prompt`, as what an answer is sampled after."""
+        render = self._tokenizer.apply_chat_template
+        settings = row.settings or {}
         try:
             return str(
-                self._tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=prompt, tokenize=False)
+                render(
+                    list(row.messages[:end]), tools=row.tools, add_generation_prompt=prompt, tokenize=False, **settings
+                )
             )
         except UnicodeEncodeError:
             raise
@@ -164,9 +183,20 @@ class Template:
             # A template is a program of the base's author: it may raise anything.
             found = f"can't render it ({type(error).__name__}: {error})"
             raise self._mismatch(
-                line, found, "change the row to what the template takes, or choose another base"
+                row.line, found, "change the row to what the template takes, or choose another base"
             ) from error
 
     def _mismatch(self, line: int, found: str, cure: str) -> RunFailure:
         where = f"line {line}: " if line else ""
         return RunFailure(Reason.TEMPLATE_MISMATCH, f"{where}the chat template of base {self._base} {found}; {cure}")
+
+
+def _left_out(message: dict[str, Any], answer: str) -> str | None:
+    """Return which part of an answer is not in its text."""
+    if message["content"].strip() not in answer or not answer.strip():
+        return "answer"
+    if any(function_of(call).get("name", "") not in answer for call in calls_of(message)):
+        return "tool call"
+    if (message.get("reasoning_content") or "").strip() not in answer:
+        return "thinking (reasoning_content)"
+    return None

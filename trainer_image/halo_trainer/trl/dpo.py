@@ -42,6 +42,7 @@ class Dpo:
     """The pairs of a run, and their loss by TRL."""
 
     rewards = True
+    bundle_ratio: float | None = None
 
     def __init__(
         self,

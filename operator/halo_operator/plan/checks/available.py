@@ -24,8 +24,6 @@ def missing(world: RunWorld) -> Iterator[str]:
                 yield f"spec.rlvr.{name}: found one, which this version does not have yet; remove it"
     if spec.base != "lora_trl":
         yield f"spec.base: found {spec.base}, which this version does not train yet; use lora_trl"
-    if spec.lora and spec.lora.bundle is not None:
-        yield f"spec.lora.bundle: found {spec.lora.bundle}, which this version does not have yet; leave it out"
     if spec.context_parallel is not None:
         yield f"spec.contextParallel: found {spec.context_parallel}, which this version does not have yet; leave it out"
     if base is not None and not base.spec.source.startswith("pvc://"):

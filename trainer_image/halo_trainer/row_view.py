@@ -1,0 +1,183 @@
+"""`inspect FILE…`: rows for a person's eye: what each is as tokens, and which of them train; or how many there are."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from halo_api.conditions import Reason
+from halo_api.run_file import BaseRef, RunFile, volume_path
+from halo_trainer.data.bundle import Tally, linear_bundles
+from halo_trainer.data.jsonl import JsonLines
+from halo_trainer.data.load import load_template, local_base, local_path
+from halo_trainer.data.preference import preference_row
+from halo_trainer.data.steps import ChatLines
+from halo_trainer.data.template import Template, TokenRow
+from halo_trainer.failures import RunFailure
+from halo_trainer.inspection import counted, counted_words
+
+TRAINED, CONTEXT, EDGE = "bold green", "dim", "magenta"
+# What a terminal would obey: shown as the pictures that Unicode has for it.
+CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A few characters of a row: the least that its tokens can be told apart by."""
+
+    text: str
+    tokens: int
+    trained: bool
+
+
+def view(options: argparse.Namespace) -> int:
+    """Show the rows that were asked for, or count all; return the exit code."""
+    wanted = selected(options.rows) if options.rows else []
+    if options.bundle is not None and options.bundle < 1:
+        raise RunFailure(Reason.INVALID_SPEC, f"--bundle: found {options.bundle}; use 1 or more")
+    base, folder, files = _sources(options)
+    template = load_template(base, folder)
+    console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+    colour = console.color_system is not None
+    if wanted:
+        console.print(Text(f"{'green' if colour else '⟦…⟧'} trains; the rest is context", style=CONTEXT))
+    for path, kind in files:
+        kind = kind or _kind(path)
+        if options.bundle and kind != "chat":
+            raise RunFailure(Reason.INVALID_SPEC, f"--bundle: {path} has rows of kind {kind}, which are no steps")
+        if wanted:
+            missing = set(wanted)
+            for number, title, row in _rows(path, kind, template, wanted, options.bundle):
+                missing.discard(number)
+                console.print(Text(f"{path.name}, {title}", style="bold"))
+                console.print(shown_row(template, row, colour, options.tokens))
+            if missing:
+                raise RunFailure(Reason.INVALID_SPEC, f"--rows: {path} has no row {min(missing)}; name a lower one")
+        elif options.bundle:
+            tally = Tally()
+            for _ in linear_bundles(_steps(path, template), options.bundle, tally):
+                pass
+            console.print(f"{path.name}: bundle {options.bundle}: {tally}")
+        else:
+            console.print(f"{path.name}: {counted_words(counted(path, kind, template, base), base)}")
+    return 0
+
+
+def selected(text: str) -> list[int]:
+    """Return the numbers that `N`, `N,M` and `N-M` name, in order; rows count from 1, as lines do."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not (first.isdecimal() and int(first) and (not last or last.isdecimal())) or part.endswith("-"):
+            raise RunFailure(
+                Reason.INVALID_SPEC, f"--rows: found {text!r}; write row numbers from 1 on, as 3, as 3,7 or as 3-7"
+            )
+        found.update(range(int(first), int(last or first) + 1))
+    return sorted(found)
+
+
+def pieces(decode: Any, row: TokenRow) -> Iterator[Piece]:
+    """Yield the row's tokens as text; those that are parts of one character come together.
+
+    Each is what it adds to the one before: some tokenizers write a space between two, and none before the first.
+    """
+    before: list[int] = []
+    start = 0
+    for end in range(1, len(row) + 1):
+        ids = list(row.ids[start:end])
+        text = decode([*before, *ids])[len(decode(before)) :]
+        ends = end == len(row) or row.trained[end] != row.trained[start]
+        if text.endswith("\ufffd") and not ends and len(ids) < 8:
+            continue
+        yield Piece(text, len(ids), bool(row.trained[start]))
+        before, start = ids, end
+
+
+def shown_row(template: Template, row: TokenRow, colour: bool, tokens: bool) -> Text:
+    """Return a row as text, in which what trains is green, or in brackets where there is no colour."""
+    text = Text()
+    for trained, span in itertools.groupby(pieces(template.decode, row), key=lambda piece: piece.trained):
+        style = TRAINED if trained else CONTEXT
+        if trained and not colour:
+            text.append("⟦")
+        if tokens:
+            for piece in span:
+                text.append(piece.text.translate(CONTROLS).replace("\n", "⏎\n"), style=style)
+                text.append("│" if piece.tokens == 1 else f"×{piece.tokens}│", style=EDGE)
+        else:
+            text.append("".join(piece.text for piece in span).translate(CONTROLS), style=style)
+        if trained and not colour:
+            text.append("⟧")
+    return text
+
+
+def _rows(
+    path: Path, kind: str, template: Template, wanted: list[int], bundle: int | None
+) -> Iterator[tuple[int, str, TokenRow]]:
+    """Yield number, title and tokens of each row that is wanted; nothing behind the last is read."""
+    last = max(wanted)
+    if bundle:
+        for number, row in enumerate(linear_bundles(_steps(path, template), bundle, Tally()), 1):
+            if number in wanted:
+                answers = sum(1 for at in range(len(row)) if row.trained[at] and not (at and row.trained[at - 1]))
+                yield number, _title(f"bundle {number}", row, f"{answers} answers, "), row
+            if number == last:
+                return
+    pair, check = kind == "preference", ChatLines()
+    for number, value in JsonLines(path):
+        rows: Iterable[Any] = _pair(number, value) if pair else [("", check.row(number, value))]
+        for name, one in rows if number in wanted else ():
+            row = template.token_row(one)
+            yield number, _title(f"row {number}{name}", row), row
+        if number == last:
+            return
+
+
+def _pair(number: int, value: Any) -> list[tuple[str, Any]]:
+    pair = preference_row(number, value)
+    return [(", chosen", pair.chosen), (", rejected", pair.rejected)]
+
+
+def _title(name: str, row: TokenRow, answers: str = "") -> str:
+    run = f", run {row.run.translate(CONTROLS)!r}" if row.run else ""
+    return f"{name}{run}: {len(row)} tokens, {answers}{row.trained_tokens} train"
+
+
+def _steps(path: Path, template: Template) -> Iterator[TokenRow]:
+    check = ChatLines()
+    return (template.token_row(check.row(number, value)) for number, value in JsonLines(path))
+
+
+def _kind(path: Path) -> str:
+    """Return what kind of rows a file has by its first one."""
+    for _, value in JsonLines(path):
+        return "preference" if isinstance(value, dict) and {"chosen", "rejected"} & value.keys() else "chat"
+    return "chat"
+
+
+def _sources(options: argparse.Namespace) -> tuple[BaseRef, Path, list[tuple[Path, str | None]]]:
+    """Return the base, its folder and the files with their kinds: as named, else those of the run file."""
+    files: list[tuple[Path, str | None]] = [(Path(local_path(name, options.volumes)), None) for name in options.files]
+    if options.base and files:
+        base, folder = local_base(options.base, options.volumes)
+        return base, folder, files
+    if not options.run_file.is_file():
+        what = "--base" if files else "FILE"
+        raise RunFailure(
+            Reason.INVALID_SPEC,
+            f"no {what} is named and there is no run file {options.run_file}; name a base and files",
+        )
+    run = RunFile.model_validate_json(options.run_file.read_bytes())
+    if not files and run.data:
+        files = [(Path(volume_path(run.data.source, options.volumes)), run.data.kind)]
+    if options.base:
+        base, folder = local_base(options.base, options.volumes)
+        return base, folder, files
+    return run.base, Path(volume_path(run.base.source, options.volumes)), files
