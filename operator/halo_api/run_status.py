@@ -40,6 +40,8 @@ class FrozenLora(ApiModel):
     micro_batch: Annotated[int | None, Field(default=None, description="microBatch is the rows per forward pass.")]
     beta: Annotated[float | None, Field(default=None, description="beta of dpo.")]
     bundle: Annotated[int | None, Field(default=None, description="bundle is the most steps of an agent run a row.")]
+    # A run that was frozen before there was packing has none, and goes on as it began.
+    packing: Annotated[bool, Field(description="packing puts rows side by side into a forward pass.")] = False
 
 
 class FrozenParent(ApiModel):

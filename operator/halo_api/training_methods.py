@@ -182,8 +182,16 @@ class LoraSpec(ApiModel):
             default=None,
             ge=1,
             le=4096,
-            description="microBatch is the number of rows per forward pass; unset: 1. It changes speed and memory, never the gradient.",
+            description="microBatch is the number of rows per forward pass, or with packing of tokens that as many of the longest rows have; unset: 1. It changes speed and memory, never the gradient.",
             examples=[4],
+        ),
+    ]
+    packing: Annotated[
+        bool | None,
+        Field(
+            default=None,
+            description="packing puts whole rows side by side into a forward pass, where none sees another, instead of padding them to the longest; unset: true for sft with trainer Halo, the only one that it concerns. It changes speed, never the gradient.",
+            examples=[False],
         ),
     ]
 

@@ -68,7 +68,7 @@ PARTS = (
 
 LORA_FIELDS = (
     "trainer", "method", "dataset", "dropout", "targetModules", "warmupSteps", "schedule", "weightDecay", "maxGradNorm",
-    "beta", "maxLength", "overlength", "bundle", "microBatch",
+    "beta", "maxLength", "overlength", "bundle", "microBatch", "packing",
 )  # fmt: skip
 # The first of them that is set: joining all would be beyond what CEL may cost.
 NOT_OF_RFT = "".join(f"has(self.lora.{name}) ? '{name}' : " for name in LORA_FIELDS) + "''"
@@ -105,6 +105,17 @@ LORA = (
         any_of("self.base != 'lora_trl'", NO_LORA, "!has(self.lora.bundle)", f"!{IS_DPO} && !{IS_TRL}"),
         f"'belongs to sft with trainer Halo, found %s; remove it'.format([{IS_DPO} ? 'method dpo' : 'trainer TRL'])",
         ".lora.bundle",
+    ),
+    at_creation(
+        any_of(
+            "self.base != 'lora_trl'",
+            NO_LORA,
+            "!has(self.lora.packing)",
+            "!self.lora.packing",
+            f"!{IS_DPO} && !{IS_TRL}",
+        ),
+        f"'belongs to sft with trainer Halo, found true with %s; remove it'.format([{IS_DPO} ? 'method dpo' : 'trainer TRL'])",
+        ".lora.packing",
     ),
 )
 

@@ -79,6 +79,8 @@ LORA = [
     row("beta with sft", SFT, {"lora.beta": 0.1}, "spec.lora.beta", "belongs to method dpo, found method sft", "remove it"),
     row("bundle with dpo", DPO, {"lora.bundle": 4}, "spec.lora.bundle", "belongs to sft with trainer Halo, found method dpo", "remove it", also=("lora.method",)),
     row("bundle with the trainer TRL", at(SFT, "spec.lora.bundle", 4), {"lora.trainer": "TRL"}, "spec.lora.bundle", "found trainer TRL", "remove it", also=("lora.bundle",)),
+    row("packing with dpo", DPO, {"lora.packing": True}, "spec.lora.packing", "belongs to sft with trainer Halo, found true with method dpo", "remove it", also=("lora.method",)),
+    row("packing with the trainer TRL", at(SFT, "spec.lora.packing", True), {"lora.trainer": "TRL"}, "spec.lora.packing", "found true with trainer TRL", "remove it", also=("lora.packing",)),
     row("a longer warm-up than the run", at(SFT, "spec.lora.warmupSteps", 10), {"lora.warmupSteps": 201}, "spec.lora.warmupSteps", "found 201 of 200 steps", "lower it", also=("steps",)),
     row("an unknown schedule", at(SFT, "spec.lora.schedule", "linear"), {"lora.schedule": "step"}, "spec.lora.schedule", '"step"', '"cosine"'),
     row("an unknown overlength", at(SFT, "spec.lora.overlength", "drop"), {"lora.overlength": "cut"}, "spec.lora.overlength", '"cut"', '"truncate"'),
@@ -140,7 +142,7 @@ RLVR_ROWS = [
 
 RFT_ROWS = [
     row("halo_rft on two GPUs", RFT, {"gpu.count": 2}, "spec.gpu.count", "must be 1 with base halo_rft, found 2", also=("base",)),
-    *(row(f"lora.{name} with halo_rft", at(RFT, "spec.lora", {"rank": 8, "alpha": 16, "learningRate": 1e-4}), {f"lora.{name}": value}, "spec.lora", "only rank, alpha and learningRate with base halo_rft", f"found {name}", also=("base",)) for name, value in {"trainer": "Halo", "method": "sft", "dataset": "tickets", "dropout": 0, "targetModules": ["q_proj"], "warmupSteps": 0, "schedule": "linear", "weightDecay": 0, "maxGradNorm": 1, "beta": 0.1, "maxLength": 4096, "overlength": "drop", "bundle": 2, "microBatch": 1}.items()),
+    *(row(f"lora.{name} with halo_rft", at(RFT, "spec.lora", {"rank": 8, "alpha": 16, "learningRate": 1e-4}), {f"lora.{name}": value}, "spec.lora", "only rank, alpha and learningRate with base halo_rft", f"found {name}", also=("base",)) for name, value in {"trainer": "Halo", "method": "sft", "dataset": "tickets", "dropout": 0, "targetModules": ["q_proj"], "warmupSteps": 0, "schedule": "linear", "weightDecay": 0, "maxGradNorm": 1, "beta": 0.1, "maxLength": 4096, "overlength": "drop", "bundle": 2, "microBatch": 1, "packing": True}.items()),
     *(row(f"{name} with halo_rft", RFT_BRIDGED, {"rft.recipe": name}, "spec.rft.recipe", "must be bridged_v1 among the bridged ones", f"found {name}", also=("base",)) for name in BRIDGED_RECIPES[1:]),
     row("no dataset", RFT, {"rft.dataset": None}, "spec.rft.dataset", "required with recipe sql_v3, found none", also=("rft.recipe",)),
     row("a dataset with bridged_v1", RFT_BRIDGED, {"rft.dataset": "questions"}, "spec.rft.dataset", "refused with recipe bridged_v1", "found questions", also=("rft.recipe",)),

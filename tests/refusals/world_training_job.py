@@ -52,6 +52,7 @@ CATALOG: list[Row] = [
     Row("a name that another run's adapter has", found(adapter=b.taken("other")), GOOD, "AdapterNameTaken", ("metadata.name: found 'run'", "choose another name"), "another run's Adapter of that name"),
     Row("dpo with the base's own trainer", b.world(spec=b.spec(lora={"method": "dpo"}), catalog=b.catalog(dataset=b.dataset(kind="preference"))), b.world(spec=b.spec(lora={"method": "dpo"}), catalog=b.catalog(base=base(defaultTrainer="TRL"), dataset=b.dataset(kind="preference"))), "TrainerUnfit", ("the default of smol", "set spec.lora.trainer: TRL"), "BaseModel smol: defaultTrainer Halo"),
     Row("bundles with TRL", b.world(spec=b.spec(lora={"bundle": 8}), catalog=TRL), sft(lora={"bundle": 8}), "TrainerUnfit", ("spec.lora.bundle: found trainer TRL, the default of smol",), "BaseModel smol: defaultTrainer TRL"),
+    Row("packed rows with TRL", b.world(spec=b.spec(lora={"packing": True}), catalog=TRL), sft(lora={"packing": True}), "TrainerUnfit", ("spec.lora.packing: found trainer TRL, the default of smol",), "BaseModel smol: defaultTrainer TRL"),
     Row("split rows with TRL", b.world(spec=b.spec(contextParallel="auto"), catalog=TRL), sft(contextParallel="auto"), "TrainerUnfit", ("spec.contextParallel: found trainer TRL", "set spec.lora.trainer: Halo"), "BaseModel smol: defaultTrainer TRL"),
 ]  # fmt: skip
 

@@ -6,14 +6,13 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
-from trainer_support import adapter_bytes, run_file, start, train_here
+from trainer_support import adapter_bytes, run_file, start, train_here, wait_for
 
 from halo_api.digests import files_digest
 from halo_api.metrics_history import StepMetrics, joined
@@ -62,20 +61,6 @@ def test_a_resumed_run_is_a_straight_run(root: Path) -> None:
         assert report.outcome
         assert report.outcome.result == "Succeeded", report.outcome.message
         assert adapter_bytes(root, f"from-{checkpoint.step}") == adapter_bytes(root, "straight")
-
-
-def wait_for(process: subprocess.Popen[bytes], root: Path, checkpoints: int) -> Report:
-    """Return the first report with that many checkpoints."""
-    end = time.monotonic() + 240
-    while time.monotonic() < end:
-        path = root / "report.json"
-        if path.exists():
-            report = Report.model_validate_json(path.read_bytes())
-            if len(report.checkpoints) >= checkpoints:
-                return report
-        assert process.poll() is None, process.communicate()[0].decode()
-        time.sleep(0.02)
-    raise AssertionError("no checkpoint within 240 s")
 
 
 def history(root: Path, output: str) -> list[StepMetrics]:

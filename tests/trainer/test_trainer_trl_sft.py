@@ -11,8 +11,7 @@ import safetensors.torch
 import torch
 from datasets import Dataset
 from peft import PeftModel
-from test_trainer_determinism import wait_for
-from trainer_support import adapter_bytes, run_file, start, train_here
+from trainer_support import adapter_bytes, run_file, start, train_here, wait_for
 from transformers import AutoModelForCausalLM, TrainerCallback
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,20 @@ def start(verb: str, run: RunFile, root: Path, **environment: str) -> subprocess
     return subprocess.Popen(
         [*command, "--report", str(root / "report.json")], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
+
+
+def wait_for(process: subprocess.Popen[bytes], root: Path, checkpoints: int) -> Report:
+    """Return the first report with that many checkpoints."""
+    end = time.monotonic() + 240
+    while time.monotonic() < end:
+        path = root / "report.json"
+        if path.exists():
+            report = Report.model_validate_json(path.read_bytes())
+            if len(report.checkpoints) >= checkpoints:
+                return report
+        assert process.poll() is None, process.communicate()[0].decode()
+        time.sleep(0.02)
+    raise AssertionError("no checkpoint within 240 s")
 
 
 def adapter_bytes(root: Path, output: str = "run") -> dict[str, bytes]:

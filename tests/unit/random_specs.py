@@ -64,6 +64,7 @@ LORA = record(
     maxLength=number(8, 16_777_216, 1024),
     overlength=st.sampled_from(["refuse", "drop", "truncate"]),
     microBatch=number(1, 4096, 1),
+    packing=st.booleans(),
 )  # fmt: skip
 RARE_LORA = record({"dataset": name("chat")}, bundle=number(1, 1024, 8), beta=real(0, 10, 0.1), method=st.just("dpo"))
 PHASE = record({"envRevision": name("public-v1"), "steps": number(1, 1_000_000, 5)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from halo_api.run_status import FrozenLora
 from halo_operator.plan.freeze import freeze
 from halo_operator.plan.split import group_for
 from halo_operator.plan.topology import layout_of
@@ -18,6 +19,18 @@ def test_lora_trl_has_every_default_resolved() -> None:
     assert lora is not None
     assert (lora.trainer, lora.method, lora.rank, lora.alpha, lora.learning_rate) == ("Halo", "sft", 16, 32.0, 2e-4)
     assert (lora.max_length, lora.micro_batch, lora.overlength, lora.beta) == (2048, 1, "refuse", None)
+    assert lora.packing
+
+
+def test_only_sft_with_halo_packs_and_may_be_told_not_to() -> None:
+    for lora in ({"packing": False}, {"trainer": "TRL"}, {"method": "dpo", "trainer": "TRL"}):
+        frozen = freeze(b.world(spec=b.spec(lora=lora))).lora
+        assert frozen is not None
+        assert not frozen.packing, lora
+
+
+def test_a_run_that_was_frozen_before_there_was_packing_has_none() -> None:
+    assert not FrozenLora.model_validate({"dataset": "chat", "trainer": "Halo"}).packing
 
 
 def test_dpo_has_its_own_learning_rate_and_beta() -> None:

@@ -11,13 +11,16 @@ from torch import Tensor
 
 from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef, DataRef, TrainPlan
+from halo_trainer.attention import Varlen, install, why_padded
+from halo_trainer.data.batches import micro_batches, packs
 from halo_trainer.data.bundle import Tally, linear_bundles
-from halo_trainer.data.collate import collate, trained_tokens
+from halo_trainer.data.collate import collate, collate_flat, trained_tokens
+from halo_trainer.data.layout import packed
 from halo_trainer.data.load import fitting_rows, load_tokenizer, training_pairs, training_rows
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
 from halo_trainer.flops import Work, rows_work
-from halo_trainer.model import answer_logits
+from halo_trainer.model import answer_logits, flat_logits
 from halo_trainer.objectives.sft import sft_loss
 
 
@@ -36,6 +39,9 @@ class Method(Protocol):
     lengths: list[int]
     # Tokens of the steps' own rows for each token of their bundles; None without bundles.
     bundle_ratio: float | None
+
+    def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
+        """Cut a process's rows of a step, sorted by length, into forward passes that need no more memory than `size` rows."""
 
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
         """Return what the rows `part` add to a step whose rows, of all processes, are `step`: the parts' shares add up."""
@@ -61,6 +67,9 @@ class Sft:
         self.lengths = [len(row) for row in rows]
         self.bundle_ratio = bundles.ratio if bundles else None
         self._trained = [trained_tokens([row]) for row in rows]
+
+    def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
+        return micro_batches(share, size)
 
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
         """Every trained token of the step weighs the same."""
@@ -93,6 +102,37 @@ def bundled(steps: Iterable[TokenRow], most: int, data: str) -> tuple[list[Token
     return rows, tally
 
 
+class PackedSft(Sft):
+    """The same with rows side by side in one flat sequence, which no row sees beyond, and no padding."""
+
+    def __init__(self, rows: list[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None) -> None:
+        super().__init__(rows, model, device, bundles)
+        install(model.get_base_model())
+        self._longest = max(self.lengths)
+
+    def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
+        return packs(share, self.lengths, size * self._longest)
+
+    def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
+        layout = packed(self._rows[index] for index in part)
+        flat = collate_flat(layout, self._device)
+        logits_BKV = flat_logits(self._model, flat, Varlen.of(layout, self._device))
+        every_BK = torch.ones_like(flat.targets_BK, dtype=torch.bool)
+        return Share(sft_loss(logits_BKV, flat.targets_BK, every_BK, self.denominator(step)))
+
+
+def sft_method(
+    rows: list[TokenRow], packing: bool, model: Any, device: torch.device, bundles: Tally | None = None
+) -> Sft:
+    """Pack the rows if that was asked for and is exact on this base; say why where it isn't."""
+    if not packing:
+        return Sft(rows, model, device, bundles)
+    if reason := why_padded(model.get_base_model().config):
+        print(f"rows are padded, not packed: {reason}", flush=True)
+        return Sft(rows, model, device, bundles)
+    return PackedSft(rows, model, device, bundles)
+
+
 def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: Path, template: Template) -> Prepared:
     """Read the run's rows from `path`, which is cheap beside the base in `folder`."""
     lora = plan.lora
@@ -108,7 +148,7 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
         steps = fitting_rows(training_rows(data, path, template), longest, lora.overlength)
         rows, tally = bundled(steps, lora.bundle, data.name) if lora.bundle else (list(steps), None)
         if lora.trainer != "TRL":
-            return lambda model, device: Sft(rows, model, device, tally)
+            return lambda model, device: sft_method(rows, lora.packing, model, device, tally)
 
         def sft(model: Any, device: torch.device) -> Method:
             from halo_trainer.trl.sft import TrlSft

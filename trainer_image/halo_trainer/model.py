@@ -14,7 +14,8 @@ from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef
 from halo_api.run_status import FrozenLora
 from halo_api.training_methods import LINEAR_LAYERS
-from halo_trainer.data.collate import MicroBatch
+from halo_trainer.attention import Varlen
+from halo_trainer.data.collate import FlatBatch, MicroBatch
 from halo_trainer.data.load import base_folder
 from halo_trainer.failures import RunFailure
 from halo_trainer.seeds import derived_seed
@@ -101,3 +102,10 @@ def answer_logits(model: Any, batch: MicroBatch) -> Tensor:
         return kept
     every: Tensor = model(**inputs).logits
     return every[:, batch.positions_K]
+
+
+def flat_logits(model: Any, batch: FlatBatch, varlen: Varlen) -> Tensor:
+    """Return the logits (1, K, V) that predict each target of a layout, by a model that attends by layouts."""
+    inputs = {"input_ids": batch.ids_BT, "position_ids": batch.depths_BT, "use_cache": False, "varlen": varlen}
+    logits_BUV: Tensor = model(**inputs, logits_to_keep=batch.positions_U).logits
+    return logits_BUV if batch.place_K is None else logits_BUV[:, batch.place_K]

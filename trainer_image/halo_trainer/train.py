@@ -21,7 +21,7 @@ from halo_trainer.budget import Budget
 from halo_trainer.checkpoints.digest import Checked, as_written, check_checkpoint
 from halo_trainer.checkpoints.folder import TrainedState, load_checkpoint, save_checkpoint
 from halo_trainer.checkpoints.retention import bytes_in, prune_checkpoints, room_for, tell_checkpoint
-from halo_trainer.data.batches import micro_batches, rank_share, step_rows
+from halo_trainer.data.batches import rank_share, step_rows
 from halo_trainer.data.load import load_template
 from halo_trainer.failures import RunFailure
 from halo_trainer.files import whole_folder
@@ -179,7 +179,7 @@ def train_step(run: Run, stop: threading.Event) -> Done:
     run.optimizer.zero_grad(set_to_none=True)
     loss = torch.zeros((), dtype=torch.float64, device=run.device)
     margin = accuracy = 0.0
-    for part in micro_batches(share, lora.micro_batch or 1):
+    for part in run.method.passes(share, lora.micro_batch or 1):
         added = run.method.share(part, indices)
         added.loss.backward()  # type: ignore[no-untyped-call]
         loss += added.loss.detach()

@@ -99,5 +99,6 @@ def lora(world: RunWorld, base: BaseEntry) -> FrozenLora | None:
         "learningRate": LEARNING_RATE[method],
         "maxLength": base.spec.context_length,
         "microBatch": MICRO_BATCH,
+        "packing": method == "sft" and (asked.trainer or base.spec.default_trainer) == "Halo",
     } | ({"beta": BETA} if method == "dpo" else {})
     return FrozenLora.model_validate(defaults | asked.to_json())

@@ -30,6 +30,24 @@ def micro_batches(share: Sequence[int], size: int) -> list[list[int]]:
     return [list(share[start : start + size]) for start in range(0, len(share), size)]
 
 
+def packs(share: Sequence[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Cut a rank's rows into forward passes of at most `budget` tokens, by first-fit decreasing.
+
+    With a budget of m times the longest row, there are no more passes than micro-batches of m rows: a pass of fewer than m rows
+    has room for any other.
+    """
+    found: list[list[int]] = []
+    room: list[int] = []
+    for index in sorted(share, key=lambda index: -lengths[index]):
+        place = next((place for place, left in enumerate(room) if left >= lengths[index]), len(room))
+        if place == len(room):
+            found.append([])
+            room.append(budget)
+        found[place].append(index)
+        room[place] -= lengths[index]
+    return found
+
+
 @functools.lru_cache(maxsize=2)
 def _epoch(rows: int, seed: int, epoch: int) -> tuple[int, ...]:
     order = list(range(rows))

@@ -1,4 +1,4 @@
-"""Rows as tensors: padded on the right, targets shifted, and only the positions whose logits are needed."""
+"""Rows as tensors: padded on the right or laid out flat, targets shifted, and only the positions whose logits are needed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from halo_trainer.data.layout import Layout
 from halo_trainer.data.template import TokenRow
 
 
@@ -50,6 +51,38 @@ def padded(rows: Sequence[TokenRow], padding: int) -> tuple[Tensor, Tensor, Tens
         attention[place, : len(row)] = 1
         trained[place, : len(row)] = torch.tensor(list(row.trained), dtype=torch.bool)
     return ids, attention, trained
+
+
+@dataclass(frozen=True)
+class FlatBatch:
+    """A layout as one row of T tokens. U positions predict; of those, `place_K` is the one that predicts each of K targets.
+
+    K is above U where the layout forks; `place_K` is None where they are the same.
+    """
+
+    ids_BT: Tensor
+    depths_BT: Tensor
+    positions_U: Tensor
+    place_K: Tensor | None
+    targets_BK: Tensor
+
+
+def collate_flat(layout: Layout, device: torch.device) -> FlatBatch:
+    """Return a layout with the positions that predict a trained token."""
+    ids, depths, predicts, targets = (
+        torch.tensor(part, dtype=torch.long).unsqueeze(0)
+        for part in (layout.ids, layout.positions, layout.predicts, layout.targets)
+    )
+    positions, place = torch.unique(predicts, return_inverse=True)
+    # Without a fork each token is predicted by the one before it, so the positions are sorted already.
+    forks = not torch.equal(positions, predicts.squeeze(0))
+    return FlatBatch(
+        ids.to(device),
+        depths.to(device),
+        positions.to(device),
+        place.squeeze(0).to(device) if forks else None,
+        targets.to(device),
+    )
 
 
 def trained_tokens(rows: Sequence[TokenRow]) -> int:

@@ -21,6 +21,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 
 from halo_api.conditions import Reason
 from halo_api.run_status import FrozenLora
+from halo_trainer.data.batches import micro_batches
 from halo_trainer.data.collate import padded, trained_tokens
 from halo_trainer.data.preference import TokenPair
 from halo_trainer.failures import RunFailure
@@ -78,6 +79,9 @@ class Dpo:
         for name, module in model.named_modules():
             if name.endswith("lora_dropout.default") and isinstance(module, torch.nn.Dropout):
                 module.p = lora.dropout
+
+    def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
+        return micro_batches(share, size)
 
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
         """Every pair of the step weighs the same, however long."""

@@ -118,7 +118,11 @@ def trainer_fits(world: RunWorld) -> Refusal | None:
     found = f"found trainer {trainer}, " + ("" if lora.trainer else f"the default of {base.name}, ")
     if lora.method == "dpo" and trainer != "TRL":
         return Refusal(Reason.TRAINER_UNFIT, f"spec.lora.method: {found}which has no dpo; set spec.lora.trainer: TRL")
-    asked = {"spec.lora.bundle": lora.bundle, "spec.contextParallel": world.spec.context_parallel}
+    asked = {
+        "spec.lora.bundle": lora.bundle,
+        "spec.lora.packing": lora.packing or None,
+        "spec.contextParallel": world.spec.context_parallel,
+    }
     for field, value in asked.items():
         if value is not None and trainer != "Halo":
             return Refusal(

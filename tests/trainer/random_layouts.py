@@ -1,0 +1,58 @@
+"""Random rows, and random trees of rows, as hypothesis draws them."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from halo_trainer.data.template import TokenRow
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A piece of a tree of rows."""
+
+    ids: array[int]
+    trained: bytearray
+    parent: int | None
+
+
+@st.composite
+def segments(draw: st.DrawFn, most: int = 7) -> list[Segment]:
+    """Trees of random shapes, with several roots; tokens are few, so that paths often have the same text."""
+    tree = []
+    for place in range(draw(st.integers(1, most))):
+        row = draw(token_rows(5))
+        parent = draw(st.none() | st.integers(0, place - 1)) if place else None
+        tree.append(Segment(row.ids, row.trained, parent))
+    return tree
+
+
+@st.composite
+def token_rows(draw: st.DrawFn, longest: int = 12) -> TokenRow:
+    """Rows of any marks, also of none."""
+    length = draw(st.integers(1, longest))
+    ids = draw(st.lists(st.integers(0, 3), min_size=length, max_size=length))
+    trained = draw(st.lists(st.integers(0, 1), min_size=length, max_size=length))
+    return TokenRow(array("i", ids), bytearray(trained))
+
+
+def path(tree: list[Segment], place: int) -> list[Segment]:
+    """Return the segments from the root to this one: its own row."""
+    found = [tree[place]]
+    while (parent := found[0].parent) is not None:
+        found.insert(0, tree[parent])
+    return found
+
+
+def rows_of(tree: list[Segment]) -> list[TokenRow]:
+    """Return the rows whose union the tree is: one for each segment in which something trains, and only that trains."""
+    found = []
+    for place, segment in enumerate(tree):
+        ids = array("i", [token for part in path(tree, place) for token in part.ids])
+        trained = bytearray(len(ids) - len(segment.ids)) + segment.trained
+        if any(trained[1:]):
+            found.append(TokenRow(ids, trained))
+    return found
