@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from . import bases, figures
-from .rows import AgentRuns, Case, Chats, conversations, step_rows, whole_rows, write_rows
+from .rows import AgentRuns, Case, Chats, chat_rows, conversations, step_rows, write_rows
 from .sides import Side, in_turn, say, start
 
 SEED = 0
@@ -84,8 +84,7 @@ def measure(case: Case, base: Base, folder: Path, rounds: int, warm: int, only: 
     data = folder / "data"
     data.mkdir(exist_ok=True)
     talks = conversations(case, rounds * case.batch, base.vocabulary, SEED)
-    write_rows(data / f"{case.name}-whole.jsonl", whole_rows(talks))
-    write_rows(data / f"{case.name}-steps.jsonl", step_rows(talks) if case.steps > 1 else whole_rows(talks))
+    write_rows(data / f"{case.name}.jsonl", step_rows(talks) if case.steps > 1 else chat_rows(talks))
     settings = sides(case, base, folder, rounds, longest)
     if only:
         settings = {side: one for side, one in settings.items() if side.startswith(tuple(only))}
@@ -123,9 +122,10 @@ def longest_of(case: Case) -> int:
 def sides(case: Case, base: Base, folder: Path, rounds: int, longest: int) -> dict[str, dict[str, Any]]:
     """Return the settings of each side, by its name: ours, and TRL's with what its documentation says makes it fast."""
 
-    def settings(kind: str, rows: str, micro_batch: int, **more: Any) -> dict[str, Any]:
-        run = run_file(case, base, rounds, rows, micro_batch)
-        return {"kind": kind, "run": run, "volumes": str(folder), "config": base.shape.config} | more
+    def settings(kind: str, micro_batch: int, **more: Any) -> dict[str, Any]:
+        run = run_file(case, base, rounds, micro_batch)
+        common = {"kind": kind, "run": run, "volumes": str(folder), "config": base.shape.config, "rows": case.steps}
+        return common | more
 
     words = sum(sum(map(sum, case.turns(random.Random(SEED)))) * case.batch for _ in range(8)) / 8
     tokens = words * (1 if case.steps == 1 else (case.steps + 1) / 2)
@@ -142,15 +142,13 @@ def sides(case: Case, base: Base, folder: Path, rounds: int, longest: int) -> di
         wanted |= {f"{side}, liger": options | {"use_liger_kernel": True} for side, options in wanted.items()}
     if base.quick:
         del wanted["TRL packed, checkpointed (its default)"]
-    found = {"Halo": settings("ours", "whole", 1)}
+    ours = {"Halo": settings("ours", 1)}
     if base.gpu:
-        found["Halo, 4 rows a pass"] = settings("ours", "whole", 4)
-    return found | {
-        side: settings("theirs", "steps", 1, options=options, fan=case.steps) for side, options in wanted.items()
-    }
+        ours["Halo, 4 longest rows a pass"] = settings("ours", 4)
+    return ours | {side: settings("theirs", 1, options=options) for side, options in wanted.items()}
 
 
-def run_file(case: Case, base: Base, rounds: int, rows: str, micro_batch: int) -> dict[str, Any]:
+def run_file(case: Case, base: Base, rounds: int, micro_batch: int) -> dict[str, Any]:
     """Return the run file of a side; TRL's takes from it what it has in common with ours."""
     context = base.shape.config["max_position_embeddings"]
     return {
@@ -163,7 +161,7 @@ def run_file(case: Case, base: Base, rounds: int, rows: str, micro_batch: int) -
             "dtype": base.shape.dtype,
             "contextLength": context,
         },
-        "data": {"name": "rows", "kind": "chat", "source": f"pvc://data/{case.name}-{rows}.jsonl"},
+        "data": {"name": "rows", "kind": "chat", "source": f"pvc://data/{case.name}.jsonl"},
         "train": {
             "steps": rounds,
             "batch": case.batch,
@@ -178,6 +176,8 @@ def run_file(case: Case, base: Base, rounds: int, rows: str, micro_batch: int) -
                 "schedule": "constant",
                 "maxLength": context,
                 "microBatch": micro_batch,
+                "packing": True,
+                **({"bundle": case.steps} if case.steps > 1 else {}),
             },
         },
     }

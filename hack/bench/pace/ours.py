@@ -13,7 +13,7 @@ from halo_trainer.reporting import Reporting
 from halo_trainer.train import train
 
 from .link import Link
-from .steps import counted, rows_of_steps
+from .steps import counted, talks_of_steps
 
 
 class Paced(Reporting):
@@ -37,6 +37,7 @@ def run(settings: dict[str, Any], link: Link) -> None:
     """Train; the bench ends the process."""
     file = RunFile.model_validate(settings["run"])
     volumes = settings["volumes"]
-    counts = counted(rows_of_steps(file, volumes), settings["config"])
+    steps = talks_of_steps(file, volumes, settings["rows"])
+    counts = [counted(step, settings["config"]) for step in steps]
     report = Paced(Path(volumes) / f"{settings['name']}.json", file, link, counts)
     train(file, volumes, report, Ranks(), Budget())

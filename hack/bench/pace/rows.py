@@ -66,18 +66,18 @@ def conversations(case: Case, count: int, words: Sequence[str], seed: int) -> li
     return [[text(length) for turn in case.turns(chance) for length in turn] for _ in range(count)]
 
 
-def whole_rows(talks: Iterable[Sequence[str]]) -> list[dict[str, Any]]:
-    """Return a row a conversation, of which every answer trains: of an agent run, the bundle of its steps."""
+def chat_rows(talks: Iterable[Sequence[str]]) -> list[dict[str, Any]]:
+    """Return a row a conversation, of which every answer trains."""
     return [{"messages": messages(talk)} for talk in talks]
 
 
 def step_rows(talks: Iterable[Sequence[str]]) -> list[dict[str, Any]]:
-    """Return a row for every answer, with what came before it, of which nothing trains."""
+    """Return a row for every answer of an agent run, with what the model saw."""
     rows = []
-    for talk in talks:
+    for number, talk in enumerate(talks):
         for end in range(2, len(talk) + 1, 2):
-            *before, answer = messages(talk[:end])
-            rows.append({"messages": [*(m | {"weight": 0} if m["role"] == "assistant" else m for m in before), answer]})
+            *seen, answer = messages(talk[:end])
+            rows.append({"run": f"run-{number}", "messages": seen, "answer": answer})
     return rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +13,23 @@ from halo_trainer.data.template import TokenRow
 
 from .figures import causal_flops
 
+# The rows of one conversation: a chat, or the steps of an agent run, of which each begins with the one before.
+Talk = list[TokenRow]
 
-def rows_of_steps(file: RunFile, volumes: str, fan: int = 1) -> list[list[TokenRow]]:
-    """Return the rows of each step in our own order, longest first; for each row of ours there are `fan` in the file."""
+
+def talks_of_steps(file: RunFile, volumes: str, rows: int) -> list[list[Talk]]:
+    """Return the conversations of each step in the trainer's own order; each is so many rows of the file."""
     plan, base, data = file.train, file.base, file.data
     template = load_template(base, Path(volume_path(base.source, volumes)))
-    rows = list(training_rows(data, Path(volume_path(data.source, volumes)), template))
-    found = []
-    for step in range(plan.steps):
-        units = step_rows(len(rows) // fan, plan.batch, plan.seed, step)
-        taken = [rows[fan * unit + part] for unit in units for part in range(fan)]
-        found.append(sorted(taken, key=len, reverse=True))
-    return found
-
-
-def counted(steps: list[list[TokenRow]], config: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the tokens, trained tokens and FLOPs of each step; the config is the base's."""
+    found = list(training_rows(data, Path(volume_path(data.source, volumes)), template))
+    talks = [found[start : start + rows] for start in range(0, len(found), rows)]
     return [
-        {
-            "tokens": sum(len(row) for row in step),
-            "trained": sum(row.trained_tokens for row in step),
-            "flops": causal_flops(config, [len(row) for row in step]),
-        }
-        for step in steps
+        [talks[index] for index in step_rows(len(talks), plan.batch, plan.seed, step)] for step in range(plan.steps)
     ]
+
+
+def counted(step: Sequence[Sequence[TokenRow]], config: dict[str, Any]) -> dict[str, Any]:
+    """Return the tokens, trained tokens and FLOPs of a step, where the rows of each group go through the model as one."""
+    lengths = [max(map(len, group)) for group in step]
+    trained = sum(row.trained_tokens for group in step for row in group)
+    return {"tokens": sum(lengths), "trained": trained, "flops": causal_flops(config, lengths)}

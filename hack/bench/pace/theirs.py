@@ -19,7 +19,7 @@ from halo_trainer.trl.sft import labelled
 
 from .link import Link
 from .rows import balanced_packs
-from .steps import counted, rows_of_steps
+from .steps import counted, talks_of_steps
 
 
 class Paced(TrainerCallback):
@@ -46,7 +46,10 @@ def run(settings: dict[str, Any], link: Link) -> None:
     base = Path(volume_path(file.base.source, volumes))
     if not torch.cuda.is_available():
         torch.set_num_threads(1)
-    steps = rows_of_steps(file, volumes, settings["fan"])
+    talks = talks_of_steps(file, volumes, settings["rows"])
+    # Longest first, so that rows of a pass are of like length.
+    steps = [sorted((row for talk in step for row in talk), key=len, reverse=True) for step in talks]
+    counts = [counted([[row] for row in step], settings["config"]) for step in steps]
     options = dict(settings["options"])
     attention = options.pop("attention", None)
     model = load_base(file.base, base)
@@ -81,7 +84,7 @@ def run(settings: dict[str, Any], link: Link) -> None:
         args=arguments,
         train_dataset=Dataset.from_list(examples),
         processing_class=load_tokenizer(file.base, base),
-        callbacks=[Paced(link, counted(steps, settings["config"]))],
+        callbacks=[Paced(link, counts)],
     )
     if not torch.cuda.is_available():
         # accelerate sets another number, by the cores of the machine.
