@@ -19,9 +19,11 @@ from halo_trainer.data.layout import packed
 from halo_trainer.data.load import fitting_rows, load_tokenizer, training_pairs, training_rows
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
+from halo_trainer.fast_lora import install_fast_lora
 from halo_trainer.flops import Work, rows_work
-from halo_trainer.model import answer_logits, flat_logits
-from halo_trainer.objectives.sft import sft_loss
+from halo_trainer.model import answer_features, answer_logits, flat_features, flat_logits, plain_head
+from halo_trainer.objectives.frozen_head import frozen_head_nll
+from halo_trainer.objectives.sft import sft_loss, trained_share
 
 
 class Share(NamedTuple):
@@ -57,25 +59,19 @@ class Method(Protocol):
 Prepared = Callable[[Any, torch.device], Method]
 
 
-class Sft:
-    """Supervised fine-tuning on chat rows."""
+class ChatRows:
+    """What every method on chat rows has, whoever computes its loss."""
 
     rewards = False
 
-    def __init__(self, rows: list[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None) -> None:
-        self._rows, self._model, self._device = rows, model, device
+    def __init__(self, rows: list[TokenRow], bundles: Tally | None = None) -> None:
+        self._rows = rows
         self.lengths = [len(row) for row in rows]
         self.bundle_ratio = bundles.ratio if bundles else None
         self._trained = [trained_tokens([row]) for row in rows]
 
     def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
         return micro_batches(share, size)
-
-    def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
-        """Every trained token of the step weighs the same."""
-        micro = collate([self._rows[index] for index in part], 0, self._device)
-        logits = answer_logits(self._model, micro)
-        return Share(sft_loss(logits, micro.targets_BK, micro.trained_BK, self.denominator(step)))
 
     def denominator(self, step: Sequence[int]) -> int:
         """Count the trained tokens of a step."""
@@ -85,7 +81,31 @@ class Sft:
         return sum(self.lengths[index] for index in step)
 
     def work(self, step: Sequence[int]) -> Work:
-        return rows_work([self.lengths[index] for index in step], sum(self._trained[index] for index in step))
+        return rows_work([self.lengths[index] for index in step], self.denominator(step))
+
+
+class Sft(ChatRows):
+    """Supervised fine-tuning on chat rows."""
+
+    def __init__(self, rows: list[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None) -> None:
+        super().__init__(rows, bundles)
+        self._model, self._device = model, device
+        install_fast_lora(model)
+        self._head = plain_head(model)
+
+    def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
+        """Every trained token of the step weighs the same."""
+        micro = collate([self._rows[index] for index in part], 0, self._device)
+        outputs = answer_logits if self._head is None else answer_features
+        return self._share(outputs(self._model, micro), micro.targets_BK, micro.trained_BK, step)
+
+    def _share(self, outputs: Tensor, targets_BK: Tensor, trained_BK: Tensor, step: Sequence[int]) -> Share:
+        """`outputs` are what predicts the targets: features where the head is plain, else logits."""
+        head, denominator = self._head, self.denominator(step)
+        if head is None:
+            return Share(sft_loss(outputs, targets_BK, trained_BK, denominator))
+        nll_N = frozen_head_nll(outputs.flatten(0, 1), head.weight, head.bias, targets_BK.flatten())
+        return Share(trained_share(nll_N, trained_BK.flatten(), denominator))
 
 
 def bundled(steps: Iterable[TokenRow], most: int, data: str) -> tuple[list[TokenRow], Tally]:
@@ -116,9 +136,9 @@ class PackedSft(Sft):
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
         layout = packed(self._rows[index] for index in part)
         flat = collate_flat(layout, self._device)
-        logits_BKV = flat_logits(self._model, flat, Varlen.of(layout, self._device))
-        every_BK = torch.ones_like(flat.targets_BK, dtype=torch.bool)
-        return Share(sft_loss(logits_BKV, flat.targets_BK, every_BK, self.denominator(step)))
+        outputs = flat_logits if self._head is None else flat_features
+        found = outputs(self._model, flat, Varlen.of(layout, self._device))
+        return self._share(found, flat.targets_BK, torch.ones_like(flat.targets_BK, dtype=torch.bool), step)
 
 
 def sft_method(

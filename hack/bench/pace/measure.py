@@ -143,8 +143,8 @@ def sides(case: Case, base: Base, folder: Path, rounds: int, longest: int) -> di
     if base.quick:
         del wanted["TRL packed, checkpointed (its default)"]
     ours = {"Halo": settings("ours", 1)}
-    if base.gpu:
-        ours["Halo, 4 longest rows a pass"] = settings("ours", 4)
+    if not base.quick:
+        ours["Halo, microBatch 2"] = settings("ours", 2)
     return ours | {side: settings("theirs", 1, options=options) for side, options in wanted.items()}
 
 
