@@ -59,7 +59,7 @@ def by_its_own_loop(run: RunFile, root: Path) -> tuple[list[tuple[float, float, 
     assert plan
     assert run.data
     device = settle_torch()
-    rows = training_rows(run.data, root / "data" / "chat.jsonl", load_template(run.base, folder))
+    rows = list(training_rows(run.data, root / "data" / "chat.jsonl", load_template(run.base, folder)))
     lengths = [len(row) for row in rows]
     order = [
         index
