@@ -14,6 +14,7 @@ from typing import Any
 from halo_api.adapter import CONFIG, FILE_PATH, WEIGHTS, AdapterFile
 from halo_api.base import ApiModel
 from halo_api.file_stream import MAX_BYTES, MAX_FILES
+from halo_api.receipt import RECEIPT_NAME
 
 CONFIG_BYTES = 1 << 20
 # How much of the weights is read for their names and shapes; 30,000 tensors take 5 MB.
@@ -23,6 +24,8 @@ MAX_NAMES = 10_000
 # What belongs to an adapter beside its weights. A pickle runs code when it is loaded, whatever it is called.
 SUFFIXES = (".safetensors", ".json", ".jinja", ".md", ".model", ".txt")
 NAMES = ("LICENSE", "NOTICE")
+# What pulling an adapter writes beside its files: of the adapter that is imported it says nothing.
+PULLED = (RECEIPT_NAME, "public.pem")
 TO_RANK = re.compile(r"\.lora_(embedding_)?A(\.|$)")
 
 
@@ -62,7 +65,9 @@ def looked_at(folder: Path, is_file: Callable[[Path], bool] = Path.is_file) -> F
     files = []
     for name in kept:
         if not is_file(folder / name):
-            raise Misfit(f"{name}: found what is no file of it; import a folder of files")
+            raise Misfit(
+                f"{name}: found what is no file of it, or a link that leads out of it; import a folder of files"
+            )
         with (folder / name).open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             files.append(AdapterFile(path=name, sha256=f"sha256:{digest}", size=file.tell()))
@@ -83,9 +88,9 @@ def names_in(folder: Path) -> list[str]:
 
 
 def choose(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the paths of a folder that are an adapter's, and the hidden ones, which are left out."""
-    hidden = [name for name in names if any(part.startswith(".") for part in name.split("/"))]
-    kept = sorted(set(names) - set(hidden))
+    """Return the paths of a folder that are an adapter's, and those left out: hidden ones, and what pulling one adds."""
+    left_out = [name for name in names if any(part.startswith(".") for part in name.split("/")) or name in PULLED]
+    kept = sorted(set(names) - set(left_out))
     if CONFIG not in kept:
         raise Misfit(f"{CONFIG}: found none; name the folder of one PEFT adapter")
     if WEIGHTS not in kept:
@@ -104,12 +109,9 @@ def choose(names: Sequence[str]) -> tuple[list[str], list[str]]:
             raise Misfit(
                 f"{name!r}: found a name that no Adapter can have; use letters, digits, ., _ and -, at most 256"
             )
-        # What pulling the adapter writes beside the files.
-        if name in ("receipt.json", "public.pem"):
-            raise Misfit(f"{name}: found a file of that name, which Halo gives to receipts; import a folder without it")
     if len(kept) > MAX_FILES:
         raise Misfit(f"found {len(kept)} files; an Adapter has at most {MAX_FILES}")
-    return kept, hidden
+    return kept, left_out
 
 
 def config_of(text: bytes) -> dict[str, Any]:

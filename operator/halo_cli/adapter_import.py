@@ -100,7 +100,9 @@ def adapter_of(
         raise CliError(f"{source.where}: {error}") from None
     base = base_of(lora, source, catalog, note)
     if found.left_out:
-        note(f"left out: {', '.join(found.left_out[:5])}{' and more' if len(found.left_out) > 5 else ''} (hidden)")
+        note(
+            f"left out: {', '.join(found.left_out[:5])}{' and more' if len(found.left_out) > 5 else ''} (hidden, or another adapter's receipt)"
+        )
     digest = files_digest(found.files)
     spec = AdapterSpec(
         base=base,
@@ -201,10 +203,14 @@ def checked(action: Callable[[Path], Folder], folder: Path, where: str) -> Folde
 
 
 def look(folder: Path) -> Folder:
-    """Return what is in a folder of this machine; links to files are followed, as a model hub's cache needs."""
+    """Return what is in a folder of this machine; raises Misfit."""
     if not folder.is_dir():
         raise Misfit("found no such folder")
-    return looked_at(folder)
+    root = folder.resolve()
+    # A model hub's cache is links from snapshots/REVISION to blobs. Any other link out of the folder, which may be somebody
+    # else's, would copy a file of this machine to where the whole namespace reads it.
+    roots = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
+    return looked_at(folder, lambda file: file.is_file() and any(file.resolve().is_relative_to(own) for own in roots))
 
 
 def send(files: list[AdapterFile], folder: Path, sink: BinaryIO) -> None:

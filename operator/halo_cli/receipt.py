@@ -45,21 +45,26 @@ class Asked:
 
 
 class Target:
-    """A folder, or an Adapter of the cluster, with the receipt's text."""
+    """A folder, or an Adapter of the cluster, with the receipt's text.
 
-    def __init__(self, kubectl: Kubectl, where: str, receipt: str | None = None) -> None:
-        self.name = where
-        self.folder = Path(where) if Path(where).is_dir() else None
+    What has a / in it is a folder; a bare name is an Adapter's, also where a folder of that name lies here: else whoever
+    pulled an adapter would be told of the copy when they ask for the original. Offline, and with a receipt, it is a folder.
+    """
+
+    def __init__(self, kubectl: Kubectl, where: str, receipt: str | None = None, offline: bool = False) -> None:
+        self.folder = Path(where) if offline or receipt or "/" in where or where.startswith(".") else None
         self.body: dict[str, Any] = {}
+        if self.folder and not self.folder.is_dir():
+            only = ", and --offline looks at nothing else" if offline else ""
+            raise CliError(f"{where}: no such folder{only}")
         if self.folder:
-            file = Path(receipt) if receipt else self.folder / RECEIPT_NAME
-            self.text = read(file)
-        elif receipt:
-            raise CliError(f"{where} is no folder, and --receipt names the receipt of one")
-        elif "/" in where or where.startswith("."):
-            raise CliError(f"{where}: no such folder")
+            self.text = read(Path(receipt) if receipt else self.folder / RECEIPT_NAME)
         else:
-            self.body = adapter(kubectl, where)
+            try:
+                self.body = adapter(kubectl, where)
+            except CliError as error:
+                folder = f"; for the folder write ./{where}" if Path(where).is_dir() else ""
+                raise CliError(f"{error}{folder}") from None
             text = (self.body["metadata"].get("annotations") or {}).get(RECEIPT_ANNOTATION)
             if text is None:
                 raise CliError(f"Adapter {where} has no receipt: it was imported, or published without one")
@@ -112,9 +117,7 @@ def verdict(kubectl: Kubectl, asked: Asked, say: Callable[[str], None]) -> int:
         raise CliError(
             "--offline needs --key FILE, a public key from a place that you trust: one that came with the files proves nothing"
         )
-    if asked.offline and not Path(asked.where).is_dir():
-        raise CliError(f"{asked.where}: no such folder, and --offline looks at nothing else")
-    target = Target(kubectl, asked.where, asked.receipt)
+    target = Target(kubectl, asked.where, asked.receipt, asked.offline)
     keys = keys_of_files(asked.keys) if asked.keys else keys_of_cluster(kubectl, asked.system)
     try:
         found = opened(target.text, keys)

@@ -83,11 +83,14 @@ class VolumePod:
         for claim in self.claims:
             self._find(claim)
         self._handlers = {number: signal.signal(number, interrupt) for number in ENDING}
+        refused = True
         try:
             create(self.kubectl, pod(self.name, self.settings, self.claims, self.scratch))
+            refused = False
             self._wait()
         except BaseException:
-            self._leave()
+            # It may be there all the same, as when the answer was lost; that it was not deleted is no news then.
+            self._leave(quiet=refused)
             raise
         return self
 
@@ -147,14 +150,14 @@ class VolumePod:
                 said = state.why
             time.sleep(LOOK_SECONDS)
 
-    def _leave(self) -> None:
+    def _leave(self, quiet: bool = False) -> None:
         """Delete the pod; a second Ctrl-C does not stop that."""
         numbers = (signal.SIGINT, *ENDING)
         before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
         try:
             command = self.kubectl.command("delete", "pod", self.name, "--ignore-not-found", "--now", "--wait=false")
             done = subprocess.run(command, capture_output=True, text=True, start_new_session=True)
-            if done.returncode != 0:
+            if done.returncode != 0 and not quiet:
                 self.note(f"pod {self.name} was not deleted, and ends by itself: {failure_of(done.stderr)}")
         finally:
             for number, handler in (before | self._handlers).items():
@@ -285,4 +288,6 @@ def complaint(stderr: str) -> str:
     """Return what a command in a pod said last, without kubectl's words about its exit code."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     own = [line for line in lines if not line.startswith("command terminated with")]
+    if any("invalid choice" in line for line in own):
+        return "the operator's trainer image is older than this kubectl halo; upgrade the operator, or name one with --image"
     return (own or lines or ["the connection to the pod ended early; try again"])[-1].removeprefix("halo-trainer: ")

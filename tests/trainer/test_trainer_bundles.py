@@ -290,4 +290,4 @@ def test_bundles_of_what_has_no_steps_are_refused(root: Path) -> None:
     pairs = {"name": "chat", "kind": "preference", "source": "pvc://data/chat.jsonl"}
     outcome = train_here(run_file(lora={"bundle": 4, "method": "dpo"}, data=pairs), root).outcome
     assert outcome
-    assert outcome.message == "spec.lora.bundle: belongs to sft, found method dpo; remove it"
+    assert outcome.message == "spec.lora.bundle: belongs to sft by Halo, found method dpo; remove it"

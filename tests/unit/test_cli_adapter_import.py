@@ -54,7 +54,7 @@ def test_a_folder_becomes_an_adapter(played: Played, capsys: pytest.CaptureFixtu
     assert f"base qwen3-8b at {REVISION}, rank 8, alpha 16" in said.out
     assert "never be a parent" in said.out
     assert "nothing says which revision of qwen3-8b it was trained on; taken for the catalog's" in said.err
-    assert "left out: .gitattributes (hidden)" in said.err
+    assert "left out: .gitattributes (hidden, or another adapter's receipt)" in said.err
     body = played.all("adapters")["theirs"]
     assert body["metadata"]["labels"]["halo.training/origin"] == "imported"
     spec = AdapterSpec.model_validate(body["spec"])
@@ -139,7 +139,7 @@ def add(name: str) -> Callable[[Path], object]:
         ),
         (add("optimizer.pt"), "optimizer.pt: found what is no part of an adapter"),
         (add("my model.json"), "'my model.json': found a name that no Adapter can have"),
-        (add("receipt.json"), "receipt.json: found a file of that name, which Halo gives to receipts"),
+        (lambda f: (f / "x.txt").symlink_to("/etc/passwd"), "x.txt: found what is no file of it, or a link"),
         (lambda f: (f / "sub").symlink_to("/etc", target_is_directory=True), "sub: found what is no part"),
         (lambda f: [(f / f"{n}.txt").touch() for n in range(64)], "found 67 files; an Adapter has at most 64"),
         (lambda f: (f / "adapter_config.json").write_text("[]"), "adapter_config.json: found no JSON object"),
@@ -162,11 +162,19 @@ def test_a_folder_that_does_not_fit_is_one_sentence(harm: Any, says: str, tmp_pa
 
 
 def test_links_to_files_are_followed_as_a_hubs_cache_needs(tmp_path: Path) -> None:
-    blobs = peft_folder(tmp_path / "blobs")
-    (tmp_path / "snapshot").mkdir()
+    blobs, snapshot = peft_folder(tmp_path / "blobs"), tmp_path / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
     for name in NAMES:
-        (tmp_path / "snapshot" / name).symlink_to(blobs / name)
-    assert look(tmp_path / "snapshot").files == look(blobs).files
+        (snapshot / name).symlink_to(f"../../blobs/{name}")
+    assert look(snapshot).files == look(blobs).files
+
+
+def test_what_pulling_added_is_left_out(tmp_path: Path) -> None:
+    folder = peft_folder(tmp_path)
+    (folder / "receipt.json").write_text("{}")
+    (folder / "public.pem").write_text("")
+    assert [file.path for file in look(folder).files] == sorted(NAMES)
+    assert sorted(look(folder).left_out) == [".gitattributes", "public.pem", "receipt.json"]
 
 
 def test_ranks_of_a_pattern_belong_to_it(tmp_path: Path) -> None:

@@ -181,6 +181,19 @@ def test_an_adapter_of_the_cluster(
     assert says in said.out + said.err
 
 
+def test_a_bare_name_is_an_adapters_whatever_lies_here(
+    pulled: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the copy would be called verified in place of what it was copied from."""
+    pulled.rename(pulled.with_name("run"))
+    monkeypatch.chdir(pulled.parent)
+    kubectl(pulled.parent, monkeypatch, keys=KEYS, adapter=published(sign(statement(), OTHER_KEY)))
+    assert main(["receipt", "verify", "run"]) == 1
+    assert "UnknownKey" in capsys.readouterr().out
+    assert main(["receipt", "verify", "./run"]) == 0
+    assert main(["receipt", "verify", "--offline", "--key", "trusted.pem", "run"]) == 0
+
+
 def test_a_cluster_without_keys_names_what_would_do(
     pulled: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

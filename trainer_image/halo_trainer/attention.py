@@ -77,6 +77,8 @@ def halo_attention(
         key_BGTD, value_BGTD = (part.index_select(2, varlen.index_S) for part in (key_BGTD, value_BGTD))
     if _flash_fits(query_BHTD, dropout):
         return _flash(query_BHTD, key_BGTD, value_BGTD, varlen, scaling), None
+    if len(varlen.queries) == 1:
+        return _run(query_BHTD, key_BGTD, value_BGTD, dropout, scaling).transpose(1, 2).contiguous(), None
     # Split and not sliced: the gradient of a slice is as long as the whole, so it would cost T for every run.
     queries = torch.split_with_sizes(query_BHTD, varlen.queries, 2)
     keys, values = (torch.split_with_sizes(part, varlen.keys, 2) for part in (key_BGTD, value_BGTD))

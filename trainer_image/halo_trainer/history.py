@@ -50,6 +50,11 @@ class History:
         self._lines.write(step.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n")
         self._events.write(events(step))
 
+    def close(self) -> None:
+        """Let go of the files: a claim in use can't be unmounted."""
+        self._lines.close()
+        self._events.close()
+
 
 class Appended:
     """A file that only grows, each time by something whole or by nothing."""
@@ -73,6 +78,12 @@ class Appended:
             if not self._said:
                 print(f"{self._path}: steps will be missing in it ({error}); the training goes on", file=sys.stderr)
             self._said = True
+
+    def close(self) -> None:
+        """Let go of the file; a later write opens it again."""
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
 
 
 def events(step: StepMetrics) -> bytes:

@@ -163,6 +163,9 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
             f"spec.lora.dataset: found data set {data.name} of kind {data.kind}, method {lora.method} trains on kind {wanted}; "
             "name another Dataset",
         )
+    if lora.bundle and (lora.method != "sft" or lora.trainer == "TRL"):
+        found = f"method {lora.method}" + (" by TRL" if lora.trainer == "TRL" else "")
+        raise RunFailure(Reason.INVALID_SPEC, f"spec.lora.bundle: belongs to sft by Halo, found {found}; remove it")
     longest = lora.max_length or base.context_length
     if lora.method == "sft":
         steps = fitting_rows(training_rows(data, path, template), longest, lora.overlength)
@@ -176,10 +179,6 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
             return TrlSft(rows, model, load_tokenizer(base, folder), device)
 
         return sft
-    if lora.bundle:
-        raise RunFailure(
-            Reason.INVALID_SPEC, f"spec.lora.bundle: belongs to sft, found method {lora.method}; remove it"
-        )
     pairs = list(fitting_rows(training_pairs(data, path, template), longest, lora.overlength))
 
     def dpo(model: Any, device: torch.device) -> Method:

@@ -99,9 +99,11 @@ class Progress:
         return report
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Leave the terminal as it was, and the files."""
         if self._bar is not None:
             self._bar.stop()
+        if self._history:
+            self._history.close()
 
     def _pace(self, since: Moment) -> tuple[float, float | None]:
         """Return the tokens a second from then to the last step's end, and the MFU, where it can be told."""
