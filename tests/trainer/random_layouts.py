@@ -1,8 +1,9 @@
-"""Random rows, and random trees of rows, as hypothesis draws them."""
+"""Random rows, trees of rows and steps of agent runs, as hypothesis draws them."""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
@@ -56,3 +57,34 @@ def rows_of(tree: list[Segment]) -> list[TokenRow]:
         if any(trained[1:]):
             found.append(TokenRow(ids, trained))
     return found
+
+
+def row(run: str, prompt: Sequence[int], answer: Sequence[int], tail: Sequence[int] = ()) -> TokenRow:
+    trained = bytearray(len(prompt)) + bytearray([1] * len(answer)) + bytearray(len(tail))
+    return TokenRow(array("i", [*prompt, *answer, *tail]), trained, run)
+
+
+@st.composite
+def runs(draw: st.DrawFn, most_tokens: int = 8) -> list[TokenRow]:
+    """Steps of a few runs: most see all that was said; some forget or rewrite a part, some are the step before once more."""
+    tokens = st.integers(0, most_tokens - 1)
+    steps: list[TokenRow] = []
+    for run in draw(st.lists(st.sampled_from("ab"), min_size=1, max_size=3)):
+        history = draw(st.lists(tokens, min_size=1, max_size=4))
+        for _ in range(draw(st.integers(1, 5))):
+            kind = draw(st.sampled_from(("extends", "extends", "empty observation", "forgets", "again", "repeats")))
+            if kind == "again" and steps and steps[-1].run == run:
+                steps.append(steps[-1])
+                continue
+            if kind == "forgets":
+                history = history[: draw(st.integers(1, len(history)))]
+            if kind == "repeats":
+                # The answer that was trained before is history in a conversation that began otherwise.
+                history = [*draw(st.lists(tokens, min_size=1, max_size=2)), *history[-2:]]
+            if kind != "empty observation":
+                history = history + draw(st.lists(tokens, max_size=3))
+            answer = draw(st.lists(tokens, min_size=1, max_size=4))
+            tail = draw(st.lists(tokens, max_size=1))
+            steps.append(row(run, history, answer, tail))
+            history = history + answer + tail
+    return steps

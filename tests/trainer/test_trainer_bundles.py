@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from agent_runs import THINKER, talk, tool_run
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from random_layouts import row, runs
 from trainer_support import CHATML, adapter_bytes, chat, make_tokenizer, run_file, train_here, write_rows
 
 from halo_api.run_file import BaseRef
@@ -29,37 +29,6 @@ BASE = BaseRef(name="tiny", source="pvc://models/tiny", revision="abcdef0", dtyp
 WHOLE = 1 << 20
 
 
-def row(run: str, prompt: Sequence[int], answer: Sequence[int], tail: Sequence[int] = ()) -> TokenRow:
-    trained = bytearray(len(prompt)) + bytearray([1] * len(answer)) + bytearray(len(tail))
-    return TokenRow(array("i", [*prompt, *answer, *tail]), trained, run)
-
-
-@st.composite
-def runs(draw: st.DrawFn, most_tokens: int = 8) -> list[TokenRow]:
-    """Steps of a few runs: most see all that was said; some forget or rewrite a part, some are the step before once more."""
-    tokens = st.integers(0, most_tokens - 1)
-    steps: list[TokenRow] = []
-    for run in draw(st.lists(st.sampled_from("ab"), min_size=1, max_size=3)):
-        history = draw(st.lists(tokens, min_size=1, max_size=4))
-        for _ in range(draw(st.integers(1, 5))):
-            kind = draw(st.sampled_from(("extends", "extends", "empty observation", "forgets", "again", "repeats")))
-            if kind == "again" and steps and steps[-1].run == run:
-                steps.append(steps[-1])
-                continue
-            if kind == "forgets":
-                history = history[: draw(st.integers(1, len(history)))]
-            if kind == "repeats":
-                # The answer that was trained before is history in a conversation that began otherwise.
-                history = [*draw(st.lists(tokens, min_size=1, max_size=2)), *history[-2:]]
-            if kind != "empty observation":
-                history = history + draw(st.lists(tokens, max_size=3))
-            answer = draw(st.lists(tokens, min_size=1, max_size=4))
-            tail = draw(st.lists(tokens, max_size=1))
-            steps.append(row(run, history, answer, tail))
-            history = history + answer + tail
-    return steps
-
-
 # What a trained token is: all that it sees, and itself.
 Lesson = tuple[tuple[int, ...], int]
 
@@ -73,7 +42,7 @@ def tree_lessons(trees: Iterable[Tree]) -> Counter[Lesson]:
     found: Counter[Lesson] = Counter()
     for tree in trees:
         seen: list[tuple[int, ...]] = []
-        for index, segment in enumerate(tree):
+        for index, segment in enumerate(tree.segments):
             assert segment.parent is None or 0 <= segment.parent < index
             assert len(segment) == len(segment.trained) > 0
             before = () if segment.parent is None else seen[segment.parent]
@@ -94,12 +63,12 @@ def test_each_answer_trains_once_behind_what_it_saw(steps: list[TokenRow], most:
     trees = list(tree_bundles(kept, most, length, tallies[1]))
     assert lessons(rows) == tree_lessons(trees) == lessons(kept)
     assert max(map(len, rows), default=0) <= length
-    assert max((sum(map(len, tree)) for tree in trees), default=0) <= length
+    assert max(map(len, trees), default=0) <= length
     for tally, bundles in zip(tallies, (rows, trees), strict=True):
         assert (tally.steps, tally.rows) == (len(kept), len(bundles))
         assert tally.step_tokens == sum(len(taught(r)) for r in kept)
     assert tallies[0].row_tokens == sum(map(len, rows))
-    assert tallies[1].row_tokens == sum(len(segment) for tree in trees for segment in tree)
+    assert tallies[1].row_tokens == sum(map(len, trees))
 
 
 @given(steps=runs(), most=st.integers(1, 6))
@@ -108,7 +77,7 @@ def test_a_tree_holds_no_beginning_twice(steps: list[TokenRow], most: int) -> No
     """Segments of one parent begin with different tokens, unless both train them."""
     for tree in tree_bundles(steps, most, WHOLE, Tally()):
         siblings: dict[tuple[int | None, int], list[int]] = {}
-        for segment in tree:
+        for segment in tree.segments:
             siblings.setdefault((segment.parent, segment.ids[0]), []).append(segment.trained[0])
         assert all(len(found) == 1 or all(found) for found in siblings.values())
 
@@ -134,7 +103,7 @@ def test_a_fork_begins_a_row_or_a_segment() -> None:
     assert [len(r) for r in linear_bundles(steps, 8, Tally())] == [5, 6]
     tally = Tally()
     (tree,) = tree_bundles(steps, 8, WHOLE, tally)
-    assert [(list(s.ids), list(s.trained), s.parent) for s in tree] == [
+    assert [(list(s.ids), list(s.trained), s.parent) for s in tree.segments] == [
         ([1, 2], [0, 0], None),
         ([8, 4, 5], [1, 1, 1], 0),
         ([4, 5, 3, 6], [0, 0, 0, 1], 0),
@@ -144,8 +113,8 @@ def test_a_fork_begins_a_row_or_a_segment() -> None:
 
 def test_a_tree_is_cut_before_a_step_that_makes_it_too_long() -> None:
     steps = [row("a", [1, 2], [3]), row("a", [1, 2, 4], [5, 6]), row("a", [1, 2, 4, 5, 6], [7])]
-    assert [sum(map(len, tree)) for tree in tree_bundles(steps, 8, 6, Tally())] == [6, 6]
-    assert [sum(map(len, tree)) for tree in tree_bundles(steps, 8, 5, Tally())] == [3, 5, 6]
+    assert [len(tree) for tree in tree_bundles(steps, 8, 6, Tally())] == [6, 6]
+    assert [len(tree) for tree in tree_bundles(steps, 8, 5, Tally())] == [3, 5, 6]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +132,7 @@ def test_what_templates_make_of_runs(template: str, steps: list[dict[str, Any]],
     assert len(list(linear_bundles(rows, 8, Tally()))) == linear
     tally = Tally()
     (tree,) = tree_bundles(rows, 8, WHOLE, tally)
-    assert len(tree) == segments
+    assert len(tree.segments) == segments
     assert tree_lessons([tree]) == lessons(rows)
     assert tally.ratio > 1.5
 

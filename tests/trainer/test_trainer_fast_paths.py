@@ -12,11 +12,12 @@ from tiny_models import COMMON, DENSE, MOE, VOCABULARY, gradient_of, tiny_model
 from torch.nn.functional import cross_entropy, linear
 
 from halo_api.run_status import FrozenLora
+from halo_trainer.answers import plain_head
 from halo_trainer.data.collate import collate, trained_tokens
 from halo_trainer.data.template import TokenRow
 from halo_trainer.fast_lora import AdaptedLinear, install_fast_lora
 from halo_trainer.methods import PackedSft, Sft
-from halo_trainer.model import answer_logits, attach_lora, plain_head
+from halo_trainer.model import answer_logits, attach_lora
 from halo_trainer.objectives import frozen_head
 from halo_trainer.objectives.frozen_head import frozen_head_nll
 from halo_trainer.objectives.sft import sft_loss
@@ -78,7 +79,7 @@ def test_a_head_that_trains_is_refused() -> None:
 
 @pytest.mark.parametrize("method", [Sft, PackedSft])
 @pytest.mark.parametrize("kind", [*DENSE, *MOE])
-def test_a_step_has_the_numbers_of_peft_and_whole_logits(kind: str, method: type[Sft]) -> None:
+def test_a_step_has_the_numbers_of_peft_and_whole_logits(kind: str, method: type[Sft] | type[PackedSft]) -> None:
     model = tiny_model(kind, torch.float64)
     step = list(range(len(ROWS)))
     denominator = trained_tokens(ROWS)
@@ -87,7 +88,7 @@ def test_a_step_has_the_numbers_of_peft_and_whole_logits(kind: str, method: type
     loss.backward()
     expected = gradient_of(model)
     quick = method(ROWS, model, CPU)
-    assert quick._head is not None
+    assert quick._answers.head is not None
     assert install_fast_lora(model) > 0
     shares = [quick.share(part, step).loss for part in quick.passes(step, 2)]
     for share in shares:

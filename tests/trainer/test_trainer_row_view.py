@@ -8,7 +8,7 @@ from array import array
 from pathlib import Path
 
 import pytest
-from agent_runs import THINKER
+from agent_runs import THINKER, talk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainer_support import chat, make_base, make_tokenizer, run_file, write_rows
@@ -60,6 +60,20 @@ def test_the_example_of_agent_runs_is_two_bundles(thinker: Path, capsys: pytest.
     assert answers[1].endswith('<call>refund {"order": "18"}</call><|im_end|>')
     alone = told(capsys, "--base", thinker, "--rows", "3-5", RUNS)
     assert trained(alone) == answers
+
+
+def test_a_fork_is_shown_as_the_parts_of_a_tree(
+    thinker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second step no longer sees the thinking of the first, and goes on behind the prompt that they share."""
+    path = write_rows(tmp_path / "talk.jsonl", talk("a", 2))
+    assert "bundle 8: 2 steps in 1 rows: " in told(capsys, "--base", thinker, "--bundle", "8", path)
+    shown = told(capsys, "--base", thinker, "--bundle", "8", "--rows", "1", path)
+    titles = re.findall(r"talk.jsonl, (bundle .*): \d+ tokens, (\d+) answers", shown)
+    behind = "bundle 1, part {} behind part 1, run 'a'"
+    assert titles == [("bundle 1, part 1, run 'a'", "0"), (behind.format(2), "1"), (behind.format(3), "1")]
+    alone = told(capsys, "--base", thinker, "--rows", "1-2", path)
+    assert trained(shown) == trained(alone)
 
 
 @given(

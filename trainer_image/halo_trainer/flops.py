@@ -6,7 +6,7 @@ rotary embeddings, convolutions and softmax are left out, as the field does (PaL
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -52,6 +52,14 @@ class Work(NamedTuple):
 def rows_work(lengths: Sequence[int], predicted: int, reference: bool = False) -> Work:
     """Return the work of rows that each see themselves alone."""
     return Work(sum(lengths), sum(length * (length + 1) // 2 for length in lengths), predicted, reference)
+
+
+def summed(works: Iterable[Work]) -> Work:
+    """Return the work of all of them, without a reference model."""
+    tokens = pairs = predicted = 0
+    for work in works:
+        tokens, pairs, predicted = tokens + work.tokens, pairs + work.pairs, predicted + work.predicted
+    return Work(tokens, pairs, predicted)
 
 
 def step_flops(shape: Shape, work: Work) -> float:

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef, DataRef, TrainPlan
+from halo_trainer.answers import Answers
 from halo_trainer.attention import Varlen, install, why_padded
 from halo_trainer.data.batches import micro_batches, packs
-from halo_trainer.data.bundle import Tally, linear_bundles
+from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.collate import collate, collate_flat, trained_tokens
-from halo_trainer.data.layout import packed
-from halo_trainer.data.load import fitting_rows, load_tokenizer, training_pairs, training_rows
+from halo_trainer.data.layout import joined, row_layout, tree_layout
+from halo_trainer.data.load import fitting_rows, load_config, load_tokenizer, training_pairs, training_rows
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
-from halo_trainer.fast_lora import install_fast_lora
-from halo_trainer.flops import Work, rows_work
-from halo_trainer.model import answer_features, answer_logits, flat_features, flat_logits, plain_head
-from halo_trainer.objectives.frozen_head import frozen_head_nll
-from halo_trainer.objectives.sft import sft_loss, trained_share
+from halo_trainer.flops import Work, rows_work, summed
 
 
 class Share(NamedTuple):
@@ -55,63 +52,60 @@ class Method(Protocol):
         """Return what goes through the model, as FLOPs are counted by."""
 
 
+# A linear bundle, or one that may fork.
+Bundle = TypeVar("Bundle", TokenRow, Tree)
 # What makes the method, once the model is there.
 Prepared = Callable[[Any, torch.device], Method]
 
 
-class ChatRows:
-    """What every method on chat rows has, whoever computes its loss."""
+class Supervised:
+    """What a step of supervised fine-tuning counts, whatever form its rows have: `works` is each row's own."""
 
     rewards = False
 
-    def __init__(self, rows: list[TokenRow], bundles: Tally | None = None) -> None:
-        self._rows = rows
-        self.lengths = [len(row) for row in rows]
+    def __init__(self, works: list[Work], bundles: Tally | None) -> None:
+        self._works = works
+        self.lengths = [work.tokens for work in works]
         self.bundle_ratio = bundles.ratio if bundles else None
-        self._trained = [trained_tokens([row]) for row in rows]
+
+    def denominator(self, step: Sequence[int]) -> int:
+        """Count the trained tokens of a step."""
+        return self.work(step).predicted
+
+    def tokens(self, step: Sequence[int]) -> int:
+        return self.work(step).tokens
+
+    def work(self, step: Sequence[int]) -> Work:
+        return summed(self._works[index] for index in step)
+
+
+class ChatRows(Supervised):
+    """Rows that are padded to the longest of a pass, whoever computes their loss."""
+
+    def __init__(self, rows: list[TokenRow], device: torch.device, bundles: Tally | None = None) -> None:
+        super().__init__([_work(row) for row in rows], bundles)
+        self._rows, self._device = rows, device
 
     def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
         return micro_batches(share, size)
 
-    def denominator(self, step: Sequence[int]) -> int:
-        """Count the trained tokens of a step."""
-        return sum(self._trained[index] for index in step)
-
-    def tokens(self, step: Sequence[int]) -> int:
-        return sum(self.lengths[index] for index in step)
-
-    def work(self, step: Sequence[int]) -> Work:
-        return rows_work([self.lengths[index] for index in step], self.denominator(step))
-
 
 class Sft(ChatRows):
-    """Supervised fine-tuning on chat rows."""
+    """Chat rows, padded to the longest of a pass."""
 
     def __init__(self, rows: list[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None) -> None:
-        super().__init__(rows, bundles)
-        self._model, self._device = model, device
-        install_fast_lora(model)
-        self._head = plain_head(model)
+        super().__init__(rows, device, bundles)
+        self._answers = Answers(model)
 
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
         """Every trained token of the step weighs the same."""
         micro = collate([self._rows[index] for index in part], 0, self._device)
-        outputs = answer_logits if self._head is None else answer_features
-        return self._share(outputs(self._model, micro), micro.targets_BK, micro.trained_BK, step)
-
-    def _share(self, outputs: Tensor, targets_BK: Tensor, trained_BK: Tensor, step: Sequence[int]) -> Share:
-        """`outputs` are what predicts the targets: features where the head is plain, else logits."""
-        head, denominator = self._head, self.denominator(step)
-        if head is None:
-            return Share(sft_loss(outputs, targets_BK, trained_BK, denominator))
-        nll_N = frozen_head_nll(outputs.flatten(0, 1), head.weight, head.bias, targets_BK.flatten())
-        return Share(trained_share(nll_N, trained_BK.flatten(), denominator))
+        return Share(self._answers.padded(micro, self.denominator(step)))
 
 
-def bundled(steps: Iterable[TokenRow], most: int, data: str) -> tuple[list[TokenRow], Tally]:
-    """Return the steps' bundles, as soon as each is whole, and say what that saves. A fork begins a new row."""
-    tally = Tally()
-    rows = list(linear_bundles(steps, most, tally))
+def bundled(bundles: Iterable[Bundle], most: int, data: str, tally: Tally) -> list[Bundle]:
+    """Return the bundles of at most so many steps, and say what they save."""
+    rows = list(bundles)
     if not any(row.run for row in rows):
         raise RunFailure(
             Reason.INVALID_SPEC,
@@ -119,14 +113,18 @@ def bundled(steps: Iterable[TokenRow], most: int, data: str) -> tuple[list[Token
             "leave it out, or name a data set whose lines have run, messages and answer",
         )
     print(f"bundle {most}: {tally}", flush=True)
-    return rows, tally
+    return rows
 
 
-class PackedSft(Sft):
-    """The same with rows side by side in one flat sequence, which no row sees beyond, and no padding."""
+class PackedSft(Supervised):
+    """Rows, or trees of steps, side by side in one flat sequence: none sees beyond itself, and there is no padding."""
 
-    def __init__(self, rows: list[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None) -> None:
-        super().__init__(rows, model, device, bundles)
+    def __init__(
+        self, rows: Sequence[TokenRow | Tree], model: Any, device: torch.device, bundles: Tally | None = None
+    ) -> None:
+        super().__init__([_work(row) for row in rows], bundles)
+        self._rows, self._device = rows, device
+        self._answers = Answers(model)
         install(model.get_base_model())
         self._longest = max(self.lengths)
 
@@ -134,16 +132,21 @@ class PackedSft(Sft):
         return packs(share, self.lengths, size * self._longest)
 
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
-        layout = packed(self._rows[index] for index in part)
+        rows = (self._rows[index] for index in part)
+        layout = joined(tree_layout(row.segments) if isinstance(row, Tree) else row_layout(row) for row in rows)
         flat = collate_flat(layout, self._device)
-        outputs = flat_logits if self._head is None else flat_features
-        found = outputs(self._model, flat, Varlen.of(layout, self._device))
-        return self._share(found, flat.targets_BK, torch.ones_like(flat.targets_BK, dtype=torch.bool), step)
+        return Share(self._answers.flat(flat, Varlen.of(layout, self._device), self.denominator(step)))
+
+
+def _work(row: TokenRow | Tree) -> Work:
+    if isinstance(row, Tree):
+        return Work(len(row), row.pairs, row.predicted)
+    return rows_work([len(row)], trained_tokens([row]))
 
 
 def sft_method(
     rows: list[TokenRow], packing: bool, model: Any, device: torch.device, bundles: Tally | None = None
-) -> Sft:
+) -> Sft | PackedSft:
     """Pack the rows if that was asked for and is exact on this base; say why where it isn't."""
     if not packing:
         return Sft(rows, model, device, bundles)
@@ -169,9 +172,12 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
     longest = lora.max_length or base.context_length
     if lora.method == "sft":
         steps = fitting_rows(training_rows(data, path, template), longest, lora.overlength)
-        rows, tally = bundled(steps, lora.bundle, data.name) if lora.bundle else (list(steps), None)
+        if lora.bundle:
+            forks = lora.packing and why_padded(load_config(base, folder)) is None
+            return _of_bundles(steps, plan, data.name, longest if forks else None)
+        rows = list(steps)
         if lora.trainer != "TRL":
-            return lambda model, device: sft_method(rows, lora.packing, model, device, tally)
+            return lambda model, device: sft_method(rows, lora.packing, model, device)
 
         def sft(model: Any, device: torch.device) -> Method:
             from halo_trainer.trl.sft import TrlSft
@@ -187,3 +193,14 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
         return Dpo(pairs, model, load_tokenizer(base, folder), lora, continues=plan.parent is not None, device=device)
 
     return dpo
+
+
+def _of_bundles(steps: Iterable[TokenRow], plan: TrainPlan, data: str, longest_tree: int | None) -> Prepared:
+    """Bundle the steps as trees of at most so many tokens, or, on a base that takes none, in rows that end at a fork."""
+    lora, tally = plan.lora, Tally()
+    most = lora.bundle or 1
+    if longest_tree is not None:
+        trees = bundled(tree_bundles(steps, most, longest_tree, tally), most, data, tally)
+        return lambda model, device: PackedSft(trees, model, device, tally)
+    rows = bundled(linear_bundles(steps, most, tally), most, data, tally)
+    return lambda model, device: sft_method(rows, lora.packing, model, device, tally)

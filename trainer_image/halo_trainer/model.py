@@ -91,50 +91,6 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def plain_head(model: Any) -> nn.Linear | None:
-    """Return the model's output head, if it is frozen, and its product with the last layer's features is all there is to the logits.
-
-    Some architectures scale or cap them. Whether this one does is seen by features that stand in for those of its layers.
-    """
-    from transformers.modeling_outputs import MoeModelOutputWithPast
-
-    causal = model.get_base_model()
-    head, layers = causal.get_output_embeddings(), causal.base_model
-    if layers is causal or type(head) is not nn.Linear or any(part.requires_grad for part in head.parameters()):
-        return None
-    random = torch.Generator().manual_seed(0)
-    features: Any = (9 * torch.randn(1, 2, head.in_features, generator=random)).to(head.weight)
-    layers.forward = lambda *_, **__: MoeModelOutputWithPast(last_hidden_state=features)
-    try:
-        with torch.no_grad():
-            logits = causal(input_ids=torch.zeros(1, 2, dtype=torch.long, device=features.device)).logits
-            return head if torch.equal(logits, head(features)) else None
-    except Exception:
-        # An architecture whose logits need more than features.
-        return None
-    finally:
-        del layers.forward
-
-
-def answer_features(model: Any, batch: MicroBatch) -> Tensor:
-    """Return the last layer's features (B, K, H) at the positions that predict a trained token."""
-    layers = model.get_base_model().base_model
-    features: Tensor = layers(
-        input_ids=batch.ids_BT, attention_mask=batch.attention_BT, use_cache=False
-    ).last_hidden_state
-    return features[:, batch.positions_K]
-
-
-def flat_features(model: Any, batch: FlatBatch, varlen: Varlen) -> Tensor:
-    """Return the features (1, K, H) that predict each target of a layout."""
-    layers = model.get_base_model().base_model
-    features: Tensor = layers(
-        input_ids=batch.ids_BT, position_ids=batch.depths_BT, use_cache=False, varlen=varlen
-    ).last_hidden_state
-    kept_BUH = features[:, batch.positions_U]
-    return kept_BUH if batch.place_K is None else kept_BUH[:, batch.place_K]
-
-
 def answer_logits(model: Any, batch: MicroBatch) -> Tensor:
     """Return the logits at the positions that predict a trained token.
 

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef, RunFile, volume_path
-from halo_trainer.data.bundle import Tally, linear_bundles
+from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.jsonl import JsonLines
-from halo_trainer.data.load import load_template, local_base, local_path
+from halo_trainer.data.load import load_config, load_template, local_base, local_path
 from halo_trainer.data.preference import preference_row
 from halo_trainer.data.steps import ChatLines
 from halo_trainer.data.template import Template, TokenRow
@@ -52,17 +52,18 @@ def view(options: argparse.Namespace) -> int:
         kind = kind or _kind(path)
         if options.bundle and kind != "chat":
             raise RunFailure(Reason.INVALID_SPEC, f"--bundle: {path} has rows of kind {kind}, which are no steps")
+        tally = Tally()
+        bundles = _bundles(_steps(path, template), options.bundle, base, folder, tally) if options.bundle else None
         if wanted:
             missing = set(wanted)
-            for number, title, row in _rows(path, kind, template, wanted, options.bundle):
+            for number, title, row in _rows(path, kind, template, wanted, bundles):
                 missing.discard(number)
                 console.print(Text(f"{path.name}, {title}", style="bold"))
                 console.print(shown_row(template, row, colour, options.tokens))
             if missing:
                 raise RunFailure(Reason.INVALID_SPEC, f"--rows: {path} has no row {min(missing)}; name a lower one")
-        elif options.bundle:
-            tally = Tally()
-            for _ in linear_bundles(_steps(path, template), options.bundle, tally):
+        elif bundles:
+            for _ in bundles:
                 pass
             console.print(f"{path.name}: bundle {options.bundle}: {tally}")
         else:
@@ -119,15 +120,15 @@ def shown_row(template: Template, row: TokenRow, colour: bool, tokens: bool) -> 
 
 
 def _rows(
-    path: Path, kind: str, template: Template, wanted: list[int], bundle: int | None
+    path: Path, kind: str, template: Template, wanted: list[int], bundles: Iterable[TokenRow | Tree] | None
 ) -> Iterator[tuple[int, str, TokenRow]]:
     """Yield number, title and tokens of each row that is wanted; nothing behind the last is read."""
     last = max(wanted)
-    if bundle:
-        for number, row in enumerate(linear_bundles(_steps(path, template), bundle, Tally()), 1):
-            if number in wanted:
+    if bundles:
+        for number, bundle in enumerate(bundles, 1):
+            for name, row in _parts(bundle) if number in wanted else ():
                 answers = sum(1 for at in range(len(row)) if row.trained[at] and not (at and row.trained[at - 1]))
-                yield number, _title(f"bundle {number}", row, f"{answers} answers, "), row
+                yield number, _title(f"bundle {number}{name}", row, f"{answers} answers, "), row
             if number == last:
                 return
     pair, check = kind == "preference", ChatLines()
@@ -138,6 +139,29 @@ def _rows(
             yield number, _title(f"row {number}{name}", row), row
         if number == last:
             return
+
+
+def _bundles(
+    steps: Iterator[TokenRow], most: int, base: BaseRef, folder: Path, tally: Tally
+) -> Iterator[TokenRow] | Iterator[Tree]:
+    """Bundle steps as a run on this base would that packs its rows."""
+    # It imports torch, which nothing else here needs.
+    from halo_trainer.attention import why_padded
+
+    if why_padded(load_config(base, folder)) is None:
+        return tree_bundles(steps, most, base.context_length, tally)
+    return linear_bundles(steps, most, tally)
+
+
+def _parts(bundle: TokenRow | Tree) -> list[tuple[str, TokenRow]]:
+    """Return the name and tokens of each part of a bundle; one that does not fork is a single part without a name."""
+    if isinstance(bundle, TokenRow):
+        return [("", bundle)]
+    rows = [TokenRow(part.ids, part.trained, bundle.run) for part in bundle.segments]
+    parents = [part.parent for part in bundle.segments]
+    behind = ["" if parent is None else f" behind part {parent + 1}" for parent in parents]
+    names = [f", part {number}{place}" for number, place in enumerate(behind, 1)] if len(rows) > 1 else [""]
+    return list(zip(names, rows, strict=True))
 
 
 def _pair(number: int, value: Any) -> list[tuple[str, Any]]:

@@ -8,7 +8,7 @@ every trained token still sees what it saw, and each row's answer has a place of
 
 A linear bundle is an ordinary row, exact for any base that reads from left to right, recurrent ones too. Where a step does
 not begin with all of the one before (a template that drops old thinking, a context that was cut), there is a fork: linear
-bundles start a new row there; a tree goes on from the last common token, for bases that only attend.
+bundles start a new row there; a tree goes on from the last common token, for bases that are packed.
 
 An answer that is trained is never trained again where a later step repeats it as history, but identical steps are rows of
 their own and so train as often as there are of them.
@@ -38,7 +38,31 @@ class Segment:
         return len(self.ids)
 
 
-Tree = tuple[Segment, ...]
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Steps of one agent run that share their beginnings: segments, each behind its parent."""
+
+    segments: tuple[Segment, ...]
+    run: str = ""
+
+    def __len__(self) -> int:
+        return sum(map(len, self.segments))
+
+    @property
+    def predicted(self) -> int:
+        """The tokens that train; the first one of a segment without a parent has nothing that predicts it."""
+        return sum(sum(each.trained[each.parent is None :]) for each in self.segments)
+
+    @property
+    def pairs(self) -> int:
+        """Tokens with a token that they see, themselves among them."""
+        ends: list[int] = []
+        pairs = 0
+        for segment in self.segments:
+            before = 0 if segment.parent is None else ends[segment.parent]
+            ends.append(before + len(segment))
+            pairs += len(segment) * before + len(segment) * (len(segment) + 1) // 2
+        return pairs
 
 
 @dataclass(slots=True)
@@ -117,7 +141,7 @@ def _counted(row: TokenRow, tally: Tally) -> TokenRow:
 def _counted_tree(tree: _Growing, tally: Tally) -> Tree:
     tally.rows += 1
     tally.row_tokens += tree.tokens
-    return tree.segments()
+    return Tree(tree.segments(), tree.run)
 
 
 def _trained(step: TokenRow, start: int, length: int) -> Iterator[int]:
@@ -175,7 +199,7 @@ class _Growing:
             return
         node.children.append(_Node(step.ids[reach:], step.trained[reach:]))
 
-    def segments(self) -> Tree:
+    def segments(self) -> tuple[Segment, ...]:
         """Return the nodes, each behind its parent, depth first."""
         found: list[Segment] = []
         waiting: list[tuple[_Node, int | None]] = [(child, None) for child in reversed(self._root.children)]

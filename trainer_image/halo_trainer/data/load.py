@@ -65,11 +65,24 @@ def load_tokenizer(base: BaseRef, path: Path) -> Any:
     except RunFailure:
         raise
     except Exception as error:
-        # Whatever is wrong in the folder, the cure is the same.
-        found = f"its tokenizer can't be loaded ({str(error).splitlines()[0][:300]})"
-        raise RunFailure(
-            Reason.BASE_MISSING, f"base {base.name}: {found}; put the model's own tokenizer files into {path}"
-        ) from error
+        raise _unusable(base, path, "tokenizer", "tokenizer files", error) from error
+
+
+def load_config(base: BaseRef, path: Path) -> Any:
+    """Load the base's configuration, which is cheap beside its weights."""
+    from transformers import AutoConfig
+
+    folder = base_folder(base, path)
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
+    except Exception as error:
+        raise _unusable(base, path, "config.json", "config.json", error) from error
+
+
+def _unusable(base: BaseRef, path: Path, part: str, files: str, error: Exception) -> RunFailure:
+    """Say what can't be loaded: whatever is wrong in the folder, the cure is the same."""
+    found = f"its {part} can't be loaded ({str(error).splitlines()[0][:300]})"
+    return RunFailure(Reason.BASE_MISSING, f"base {base.name}: {found}; put the model's own {files} into {path}")
 
 
 def _tokenizer_class(folder: Path) -> Any:

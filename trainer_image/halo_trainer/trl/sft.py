@@ -30,8 +30,7 @@ class TrlSft(ChatRows):
 
     def __init__(self, rows: list[TokenRow], model: Any, tokenizer: Any, device: torch.device) -> None:
         """Take the model as the run starts it; TRL's defaults hold where the run file says nothing."""
-        super().__init__(rows)
-        self._device = device
+        super().__init__(rows, device)
         if hasattr(model.get_output_embeddings(), "base_layer"):
             raise RunFailure(
                 Reason.INVALID_SPEC,
