@@ -10,11 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .figures import AT_LEAST, targets
 from .measure import Measured, cases, measure, ready_base
 from .sides import say
-
-AT_LEAST = {"chat": 1.3, "agent": 3.0}
-MFU_AT_LEAST = 0.4
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,7 +60,7 @@ def bench(options: argparse.Namespace) -> tuple[dict[str, Any], list[Measured]]:
             say(f"kept {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    wanted = [target for one in measured for target in targets(one)]
+    wanted = [target for one in measured for target in targets(one.name, one.case, one.longest, one.found)]
     result = {
         "bench": "sft",
         "quick": options.quick,
@@ -74,27 +72,6 @@ def bench(options: argparse.Namespace) -> tuple[dict[str, Any], list[Measured]]:
         "met": all(target["met"] for target in wanted),
     }
     return result, measured
-
-
-def targets(measured: Measured) -> list[dict[str, Any]]:
-    """Say which targets a case has, and whether it meets them; a side that failed meets none."""
-    found = measured.found
-    ratio, memory, mfu = (found.get(name) for name in ("ratio", "memory_ratio", "mfu"))
-    wanted = [
-        (
-            "trained tokens/s ratio",
-            AT_LEAST[measured.case],
-            ratio,
-            ratio is not None and ratio >= AT_LEAST[measured.case],
-        ),
-        ("peak memory ratio", 1.0, memory, memory is not None and memory <= 1.0),
-    ]
-    if mfu is not None and measured.case == "chat" and measured.longest == 16384:
-        wanted.append(("causal MFU", MFU_AT_LEAST, mfu, mfu >= MFU_AT_LEAST))
-    return [
-        {"figure": f"{figure}, {measured.name}", "limit": limit, "found": value, "met": met}
-        for figure, limit, value, met in wanted
-    ]
 
 
 def table(measured: list[Measured]) -> str:

@@ -10,6 +10,9 @@ from .sides import Side
 
 # Published peak of an H200 or H100 in dense bf16, FLOPs a second.
 PEAK_FLOPS = 989e12
+# What is wanted of a case, and of plain chats of this length.
+AT_LEAST = {"chat": 1.3, "agent": 3.0}
+MFU_AT_LEAST, MFU_ROWS = 0.4, 16384
 
 
 def speed(side: Side, warm: int) -> dict[str, Any]:
@@ -79,3 +82,18 @@ def mfu(side: Side, warm: int) -> float | None:
     """Return the share of the device's peak that the side's FLOPs are."""
     seconds = sum(step.seconds for step in side.steps[warm:])
     return round(sum(side.flops[warm:]) / seconds / PEAK_FLOPS, 4) if side.flops else None
+
+
+def targets(name: str, case: str, longest: int, found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Say which targets a case has, and whether it meets them; one that could not be measured is not met."""
+    ratio, memory, share = (found.get(figure) for figure in ("ratio", "memory_ratio", "mfu"))
+    wanted = [
+        ("trained tokens/s ratio", AT_LEAST[case], ratio, ratio is not None and ratio >= AT_LEAST[case]),
+        ("peak memory ratio", 1.0, memory, memory is not None and memory <= 1.0),
+    ]
+    if share is not None and case == "chat" and longest == MFU_ROWS:
+        wanted.append(("causal MFU", MFU_AT_LEAST, share, share >= MFU_AT_LEAST))
+    return [
+        {"figure": f"{figure}, {name}", "limit": limit, "found": value, "met": met}
+        for figure, limit, value, met in wanted
+    ]

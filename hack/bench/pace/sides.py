@@ -111,3 +111,5 @@ def in_turn(sides: list[Side], rounds: int) -> None:
         for side in [*sides[first:], *sides[:first]]:
             if not side.failed:
                 side.go()
+        took = (f"{side.name} {side.failed or f'{side.steps[-1].cpu_seconds:.1f}'}" for side in sides)
+        say(f"step {number + 1} of {rounds}, CPU s: {'; '.join(took)}")
