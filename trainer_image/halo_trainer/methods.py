@@ -11,6 +11,7 @@ from torch import Tensor
 
 from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef, DataRef, TrainPlan
+from halo_trainer.answers import Answers
 from halo_trainer.attention import Varlen, install, why_padded
 from halo_trainer.data.batches import micro_batches, packs
 from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
@@ -20,8 +21,6 @@ from halo_trainer.data.load import fitting_rows, load_config, load_tokenizer, tr
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
 from halo_trainer.flops import Work, rows_work, summed
-from halo_trainer.model import answer_logits, flat_logits
-from halo_trainer.objectives.sft import sft_loss
 
 
 class Share(NamedTuple):
@@ -74,21 +73,28 @@ class Supervised:
         return summed(self._works[index] for index in step)
 
 
-class Sft(Supervised):
-    """Chat rows, padded to the longest of a pass."""
+class ChatRows(Supervised):
+    """Rows that are padded to the longest of a pass, whoever computes their loss."""
 
-    def __init__(self, rows: list[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None) -> None:
+    def __init__(self, rows: list[TokenRow], device: torch.device, bundles: Tally | None = None) -> None:
         super().__init__([_work(row) for row in rows], bundles)
-        self._rows, self._model, self._device = rows, model, device
+        self._rows, self._device = rows, device
 
     def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
         return micro_batches(share, size)
 
+
+class Sft(ChatRows):
+    """Chat rows, padded to the longest of a pass."""
+
+    def __init__(self, rows: list[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None) -> None:
+        super().__init__(rows, device, bundles)
+        self._answers = Answers(model)
+
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
         """Every trained token of the step weighs the same."""
         micro = collate([self._rows[index] for index in part], 0, self._device)
-        logits = answer_logits(self._model, micro)
-        return Share(sft_loss(logits, micro.targets_BK, micro.trained_BK, self.denominator(step)))
+        return Share(self._answers.padded(micro, self.denominator(step)))
 
 
 def bundled(bundles: Iterable[Bundle], most: int, data: str, tally: Tally) -> list[Bundle]:
@@ -111,7 +117,8 @@ class PackedSft(Supervised):
         self, rows: Sequence[TokenRow | Tree], model: Any, device: torch.device, bundles: Tally | None = None
     ) -> None:
         super().__init__([_work(row) for row in rows], bundles)
-        self._rows, self._model, self._device = rows, model, device
+        self._rows, self._device = rows, device
+        self._answers = Answers(model)
         install(model.get_base_model())
         self._longest = max(self.lengths)
 
@@ -122,9 +129,7 @@ class PackedSft(Supervised):
         rows = (self._rows[index] for index in part)
         layout = joined(tree_layout(row.segments) if isinstance(row, Tree) else row_layout(row) for row in rows)
         flat = collate_flat(layout, self._device)
-        logits_BKV = flat_logits(self._model, flat, Varlen.of(layout, self._device))
-        every_BK = torch.ones_like(flat.targets_BK, dtype=torch.bool)
-        return Share(sft_loss(logits_BKV, flat.targets_BK, every_BK, self.denominator(step)))
+        return Share(self._answers.flat(flat, Varlen.of(layout, self._device), self.denominator(step)))
 
 
 def _work(row: TokenRow | Tree) -> Work:
