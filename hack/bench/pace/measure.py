@@ -6,6 +6,7 @@ import importlib.util
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def measure(case: Case, base: Base, folder: Path, rounds: int, warm: int, only: 
     write_rows(data / f"{case.name}.jsonl", step_rows(talks) if case.steps > 1 else chat_rows(talks))
     settings = sides(case, base, folder, rounds, longest)
     if only:
-        settings = {side: one for side, one in settings.items() if side.startswith(tuple(only))}
+        settings = {side: one for side, one in settings.items() if any(fnmatchcase(side, wanted) for wanted in only)}
     say(f"{name}: {', '.join(settings)}")
     done: list[Side] = []
     try:
