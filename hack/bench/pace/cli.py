@@ -28,7 +28,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--rows", type=int, action="append", metavar="T", help="on a GPU: the longest rows (default 4096, 16384, 32768)"
     )
-    top.add_argument("--only", action="append", metavar="SIDE", help="only the sides of this name, or pattern such as 'TRL*'")
+    top.add_argument(
+        "--only", action="append", metavar="SIDE", help="only the sides of this name, or pattern such as 'TRL*'"
+    )
     top.add_argument("--here", action="store_true", help="in this Python, which has the trainer's packages")
     top.add_argument("--keep", action="store_true", help="leave the folder with the rows and the logs")
     top.add_argument("--json", action="store_true", help="print the last line alone")
