@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 from array import array
 from typing import Any
 
 import pytest
 import torch
-from tiny_models import COMMON, DENSE, MOE, VOCABULARY, gradient_of, tiny_model
+from peft import LoraConfig, get_peft_model
+from tiny_models import COMMON, DENSE, MOE, VOCABULARY, gradient_of, tiny_config, tiny_model
 from torch.nn.functional import cross_entropy, linear
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from halo_api.run_status import FrozenLora
 from halo_trainer.answers import plain_head
-from halo_trainer.data.collate import collate, trained_tokens
+from halo_trainer.attention import Varlen
+from halo_trainer.data.collate import collate, collate_flat, trained_tokens
+from halo_trainer.data.layout import packed
 from halo_trainer.data.template import TokenRow
 from halo_trainer.fast_lora import AdaptedLinear, install_fast_lora
 from halo_trainer.methods import PackedSft, Sft
@@ -119,6 +125,38 @@ def test_dropout_is_what_it_was() -> None:
     assert (gradient() - found).norm() / expected.norm() > 1e-3
 
 
+class Calls(TorchDispatchMode):
+    """Counts what is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: collections.Counter[str] = collections.Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", DENSE)
+def test_the_host_never_waits_for_the_device_in_a_pass(kind: str) -> None:
+    """Nothing asks for a number, or for a length that depends on numbers, from the tokens to the gradients."""
+    model = tiny_model(kind)
+    rows = PackedSft(ROWS, model, CPU)
+    layout = packed(ROWS)
+    flat, varlen = collate_flat(layout, CPU), Varlen.of(layout, CPU)
+    with Calls() as calls:
+        rows._answers.flat(flat, varlen, 30).backward()
+    assert calls.names["aten.mm.default"] > 0
+    waits = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "unique", "masked_select", "item")
+    assert [name for name in calls.names if name.split(".")[1] in waits] == []
+
+
+@pytest.mark.parametrize("more", [{"use_dora": True}, {"lora_bias": True}])
+def test_other_kinds_of_lora_stay_those_of_peft(more: dict[str, Any]) -> None:
+    base = AutoModelForCausalLM.from_config(tiny_config("llama"))
+    assert install_fast_lora(get_peft_model(base, LoraConfig(target_modules=["up_proj"], **more))) == 0
+
+
 def test_an_adapter_that_is_off_is_off() -> None:
     model = tiny_model("qwen2", torch.float64)
     ids = torch.tensor([[1, 2, 3]])
@@ -165,8 +203,6 @@ def test_over_a_bf16_base_the_adapter_is_fp32_and_no_less_exact() -> None:
     ],
 )
 def test_a_head_is_plain_where_its_product_is_the_logits(kind: str, more: dict[str, Any], plain: bool) -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     base = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **(COMMON | more)))
     model = attach_lora(base, FrozenLora(dataset="chat", rank=4, alpha=8), 0)
     assert (plain_head(model) is not None) is plain

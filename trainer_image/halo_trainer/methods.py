@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -16,7 +17,7 @@ from halo_trainer.attention import Varlen, install, why_padded
 from halo_trainer.data.batches import micro_batches, packs
 from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.collate import collate, collate_flat, trained_tokens
-from halo_trainer.data.layout import joined, row_layout, tree_layout
+from halo_trainer.data.layout import Layout, joined, row_layout, tree_layout
 from halo_trainer.data.load import fitting_rows, load_config, load_tokenizer, training_pairs, training_rows
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
@@ -93,8 +94,14 @@ class Sft(ChatRows):
 
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
         """Every trained token of the step weighs the same."""
-        micro = collate([self._rows[index] for index in part], 0, self._device)
-        return Share(self._answers.padded(micro, self.denominator(step)))
+        return Share(self._loss([self._rows[index] for index in part], self.denominator(step)))
+
+    def trial(self, length: int) -> Tensor:
+        """Return the loss of a row of a length, all of whose tokens train."""
+        return self._loss([_trial_row(length)], length)
+
+    def _loss(self, rows: list[TokenRow], denominator: int) -> Tensor:
+        return self._answers.padded(collate(rows, 0, self._device), denominator)
 
 
 def bundled(bundles: Iterable[Bundle], most: int, data: str, tally: Tally) -> list[Bundle]:
@@ -128,8 +135,19 @@ class PackedSft(Supervised):
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
         rows = (self._rows[index] for index in part)
         layout = joined(tree_layout(row.segments) if isinstance(row, Tree) else row_layout(row) for row in rows)
+        return Share(self._loss(layout, self.denominator(step)))
+
+    def trial(self, length: int) -> Tensor:
+        """Return the loss of a row of a length, all of whose tokens train."""
+        return self._loss(row_layout(_trial_row(length)), length)
+
+    def _loss(self, layout: Layout, denominator: int) -> Tensor:
         flat = collate_flat(layout, self._device)
-        return Share(self._answers.flat(flat, Varlen.of(layout, self._device), self.denominator(step)))
+        return self._answers.flat(flat, Varlen.of(layout, self._device), denominator)
+
+
+def _trial_row(length: int) -> TokenRow:
+    return TokenRow(array("i", [0]) * length, bytearray([1]) * length)
 
 
 def _work(row: TokenRow | Tree) -> Work:
