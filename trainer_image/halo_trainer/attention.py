@@ -18,10 +18,14 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from halo_trainer.data.layout import Layout
+from halo_trainer.recurrent import install_recurrent
 
 NAME = "halo"
-# Causal decoders whose every layer attends to all that came before, for which the tests prove packed rows equal to lone ones.
-PROVEN = ("llama", "qwen2", "qwen3", "qwen3_moe")
+# Causal decoders for which the tests prove packed rows equal to lone ones: those whose every layer attends to all that came
+# before, and those that have gated delta rule layers too.
+ATTENDING = ("llama", "qwen2", "qwen3", "qwen3_moe")
+HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+PROVEN = (*ATTENDING, *HYBRID)
 # Rotary positions whose frequencies depend on the longest row of the forward pass.
 ROPE_BY_LENGTH = ("dynamic", "longrope")
 # Queries behind the keys of an ancestor are masked in blocks, so that no mask has more than this many rows.
@@ -136,12 +140,15 @@ def install(model: Any) -> None:
     # host wait for the GPU in every pass.
     AttentionInterface.register(NAME, halo_attention)
     model.set_attn_implementation(NAME)
+    install_recurrent(model)
 
 
 def why_padded(config: Any) -> str | None:
     """Return why rows of a base of this configuration are padded and not packed, or None where they can be packed."""
     config = config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
+    if config.model_type in HYBRID:
+        kinds.discard("linear_attention")
     if carrying := sorted(kinds - {"full_attention", "sliding_attention", "chunked_attention"}):
         return f"its layers of kind {', '.join(carrying)} carry a state from one row to the next"
     window = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
@@ -153,3 +160,8 @@ def why_padded(config: Any) -> str | None:
     if config.model_type not in PROVEN:
         return f"its architecture {config.model_type} is none of {', '.join(PROVEN)}, for which packing is proven"
     return None
+
+
+def takes_trees(config: Any) -> bool:
+    """Return whether steps that fork can share their beginning: a state goes on along one row and can't be shared by two."""
+    return why_padded(config) is None and config.get_text_config().model_type not in HYBRID

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -13,15 +14,16 @@ from torch import Tensor
 from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef, DataRef, TrainPlan
 from halo_trainer.answers import Answers
-from halo_trainer.attention import Varlen, install, why_padded
+from halo_trainer.attention import Varlen, install, takes_trees, why_padded
 from halo_trainer.data.batches import micro_batches, packs
 from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.collate import collate, collate_flat, trained_tokens
 from halo_trainer.data.layout import Layout, joined, row_layout, tree_layout
 from halo_trainer.data.load import fitting_rows, load_config, load_tokenizer, training_pairs, training_rows
+from halo_trainer.data.row_store import RowStore
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
-from halo_trainer.flops import Work, rows_work, summed
+from halo_trainer.flops import Work, Works, rows_work, summed
 
 
 class Share(NamedTuple):
@@ -36,7 +38,7 @@ class Method(Protocol):
     """Rows of one kind, and the loss of some of them."""
 
     rewards: bool
-    lengths: list[int]
+    lengths: Sequence[int]
     # Tokens of the steps' own rows for each token of their bundles; None without bundles.
     bundle_ratio: float | None
 
@@ -61,9 +63,9 @@ class Supervised:
 
     rewards = False
 
-    def __init__(self, works: list[Work], bundles: Tally | None) -> None:
-        self._works = works
-        self.lengths = [work.tokens for work in works]
+    def __init__(self, works: Iterable[Work], bundles: Tally | None) -> None:
+        self._works = Works(works)
+        self.lengths: Sequence[int] = self._works.tokens
         self.bundle_ratio = bundles.ratio if bundles else None
 
     def denominator(self, step: Sequence[int]) -> int:
@@ -77,8 +79,8 @@ class Supervised:
 class ChatRows(Supervised):
     """Rows that are padded to the longest of a pass, whoever computes their loss."""
 
-    def __init__(self, rows: list[TokenRow], device: torch.device, bundles: Tally | None = None) -> None:
-        super().__init__([_work(row) for row in rows], bundles)
+    def __init__(self, rows: Sequence[TokenRow], device: torch.device, bundles: Tally | None = None) -> None:
+        super().__init__(map(_work, rows), bundles)
         self._rows, self._device = rows, device
 
     def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
@@ -88,7 +90,9 @@ class ChatRows(Supervised):
 class Sft(ChatRows):
     """Chat rows, padded to the longest of a pass."""
 
-    def __init__(self, rows: list[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None) -> None:
+    def __init__(
+        self, rows: Sequence[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None
+    ) -> None:
         super().__init__(rows, device, bundles)
         self._answers = Answers(model)
 
@@ -104,15 +108,18 @@ class Sft(ChatRows):
         return self._answers.padded(collate(rows, 0, self._device), denominator)
 
 
-def bundled(bundles: Iterable[Bundle], most: int, data: str, tally: Tally) -> list[Bundle]:
+def bundled(bundles: Iterable[Bundle], most: int, data: str, tally: Tally) -> Sequence[Bundle]:
     """Return the bundles of at most so many steps, and say what they save."""
-    rows = list(bundles)
-    if not any(row.run for row in rows):
+    every = iter(bundles)
+    first = next(every)
+    # A file has steps or chats, not both.
+    if not first.run:
         raise RunFailure(
             Reason.INVALID_SPEC,
             f"spec.lora.bundle: found {most}, and data set {data} has chats and no steps of agent runs; "
             "leave it out, or name a data set whose lines have run, messages and answer",
         )
+    rows = RowStore(itertools.chain([first], every))
     print(f"bundle {most}: {tally}", flush=True)
     return rows
 
@@ -123,7 +130,7 @@ class PackedSft(Supervised):
     def __init__(
         self, rows: Sequence[TokenRow | Tree], model: Any, device: torch.device, bundles: Tally | None = None
     ) -> None:
-        super().__init__([_work(row) for row in rows], bundles)
+        super().__init__(map(_work, rows), bundles)
         self._rows, self._device = rows, device
         self._answers = Answers(model)
         install(model.get_base_model())
@@ -157,7 +164,7 @@ def _work(row: TokenRow | Tree) -> Work:
 
 
 def sft_method(
-    rows: list[TokenRow], packing: bool, model: Any, device: torch.device, bundles: Tally | None = None
+    rows: Sequence[TokenRow], packing: bool, model: Any, device: torch.device, bundles: Tally | None = None
 ) -> Sft | PackedSft:
     """Pack the rows if that was asked for and is exact on this base; say why where it isn't."""
     if not packing:
@@ -185,9 +192,9 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
     if lora.method == "sft":
         steps = fitting_rows(training_rows(data, path, template), longest, lora.overlength)
         if lora.bundle:
-            forks = lora.packing and why_padded(load_config(base, folder)) is None
+            forks = lora.packing and takes_trees(load_config(base, folder))
             return _of_bundles(steps, plan, data.name, longest if forks else None)
-        rows = list(steps)
+        rows = RowStore(steps)
         if lora.trainer != "TRL":
             return lambda model, device: sft_method(rows, lora.packing, model, device)
 
@@ -197,7 +204,7 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
             return TrlSft(rows, model, load_tokenizer(base, folder), device)
 
         return sft
-    pairs = list(fitting_rows(training_pairs(data, path, template), longest, lora.overlength))
+    pairs = RowStore(fitting_rows(training_pairs(data, path, template), longest, lora.overlength))
 
     def dpo(model: Any, device: torch.device) -> Method:
         from halo_trainer.trl.dpo import Dpo
