@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import DENSE, MOE, gradient_of, tiny_model
+from tiny_models import DENSE, HYBRID, MOE, gradient_of, tiny_model
 from trainer_support import adapter_bytes, run_file, train_here
 
 from halo_trainer.activations import Kept, checkpointed_layers, compute_again, layers_again, measured, saved_bytes
@@ -39,7 +39,7 @@ def test_as_few_layers_are_computed_again_as_must_be(free: float, again: int) ->
 
 
 @pytest.mark.parametrize("method", [Sft, PackedSft])
-@pytest.mark.parametrize("kind", [*DENSE, *MOE])
+@pytest.mark.parametrize("kind", [*DENSE, *MOE, *HYBRID])
 def test_gradients_are_the_same_to_the_bit(kind: str, method: type[Sft] | type[PackedSft]) -> None:
     model = tiny_model(kind)
     for name, _ in model.named_modules():
@@ -56,8 +56,10 @@ def test_gradients_are_the_same_to_the_bit(kind: str, method: type[Sft] | type[P
         return gradient_of(model)
 
     kept = gradient(0)
-    assert torch.equal(gradient(0), kept)
-    assert all(torch.equal(gradient(again), kept) for again in (1, 2))
+    layers = len(checkpointed_layers(model))
+    assert layers >= 2
+    assert torch.equal(gradient(1), kept)
+    assert torch.equal(gradient(layers), kept)
 
 
 @pytest.mark.parametrize("kind", [*DENSE, *MOE])

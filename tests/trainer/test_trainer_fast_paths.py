@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tiny_models import COMMON, DENSE, MOE, VOCABULARY, gradient_of, tiny_config, tiny_model
+from tiny_models import COMMON, DENSE, HYBRID, MOE, VOCABULARY, gradient_of, tiny_config, tiny_model
 from torch.nn.functional import cross_entropy, linear
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -84,7 +84,7 @@ def test_a_head_that_trains_is_refused() -> None:
 
 
 @pytest.mark.parametrize("method", [Sft, PackedSft])
-@pytest.mark.parametrize("kind", [*DENSE, *MOE])
+@pytest.mark.parametrize("kind", [*DENSE, *MOE, *HYBRID])
 def test_a_step_has_the_numbers_of_peft_and_whole_logits(kind: str, method: type[Sft] | type[PackedSft]) -> None:
     model = tiny_model(kind, torch.float64)
     step = list(range(len(ROWS)))

@@ -61,6 +61,7 @@ def plain_head(model: Any) -> nn.Linear | None:
         return None
     random = torch.Generator().manual_seed(0)
     features: Any = (9 * torch.randn(1, 2, head.in_features, generator=random)).to(head.weight)
+    kept = vars(layers).get("forward")
     layers.forward = lambda *_, **__: MoeModelOutputWithPast(last_hidden_state=features)
     try:
         with torch.no_grad():
@@ -71,3 +72,5 @@ def plain_head(model: Any) -> nn.Linear | None:
         return None
     finally:
         del layers.forward
+        if kept:
+            layers.forward = kept
