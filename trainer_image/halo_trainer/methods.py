@@ -176,9 +176,10 @@ class PackedSft(Supervised):
         return Share(self._loss(*self.laid_out(part), self.denominator(step)))
 
     def trial(self, length: int) -> Tensor:
-        """Return the loss of a row of a length, all of whose tokens train, without the rest of a group."""
+        """Return the loss of a row of a length, all of whose tokens train; of a rank's part of a longer one, without its group."""
         layout = row_layout(_trial_row(length))
-        return self._loss(layout, Varlen.of(layout, self._device), length)
+        attends = self._context.trial if self._context else Varlen.of
+        return self._loss(layout, attends(layout, self._device), length)
 
     def _loss(self, layout: Layout | Shard, varlen: Varlen, denominator: int) -> Tensor:
         return self._answers.flat(collate_flat(layout, self._device), varlen, denominator)

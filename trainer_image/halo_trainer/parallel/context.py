@@ -7,6 +7,7 @@ goes through the same layers, with a loss of 0. In a pass without a split row no
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,13 @@ class Context:
         part = shard(joined(split), lengths, joined(own), self.group.size, self.group.rank)
         gather = Gathered(self.group, part.shared, part.most) if part.most else None
         return part, Varlen.of_shard(part, gather, device)
+
+    def trial(self, layout: Layout, device: torch.device) -> Varlen:
+        """Return what a rank attends to whose tokens are its part of a split row, with its own keys in the place of the others'."""
+        size = self.group.size
+        part = shard(joined([]), [], layout, 1, 0)
+        part = dataclasses.replace(part, keys=(((0, size * len(layout)),),))
+        return Varlen.of_shard(part, lambda *both: tuple(each.repeat(1, 1, size, 1) for each in both), device)
 
 
 @dataclass(frozen=True)
