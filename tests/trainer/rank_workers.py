@@ -110,7 +110,7 @@ def step_gradient(
     rank, world = ranks.rank // sharing, ranks.world // sharing
     passes: Sequence[list[int] | None]
     if sharded:
-        passes = lockstep(step, method.lengths, rank, world, functools.partial(method.lockstep, size=size))
+        passes = lockstep(step, method.lengths, rank, world, functools.partial(method.passes, size=size))
     else:
         passes = method.passes(rank_share(step, method.lengths, rank, world), size)
     loss = torch.zeros((), dtype=torch.float64)

@@ -125,9 +125,7 @@ def test_all_ranks_make_as_many_passes_and_each_row_counts_once(
     lengths: list[int], batch: int, world: int, budget: int
 ) -> None:
     step = list(range(min(batch, len(lengths))))
-    ranks = [
-        lockstep(step, lengths, rank, world, lambda share: list(packs(share, lengths, budget))) for rank in range(world)
-    ]
+    ranks = [lockstep(step, lengths, rank, world, lambda share: packs(share, lengths, budget)) for rank in range(world)]
     assert len({len(passes) for passes in ranks}) == 1
     assert sorted(index for passes in ranks for part in passes for index in part or ()) == step
     # Some rank has rows in all of them: there are no more than must be.

@@ -100,6 +100,16 @@ def device_bytes(device: torch.device, ranks: int) -> int:
     return machine_bytes() // ranks
 
 
+def free_bytes(device: torch.device, most: int) -> int:
+    """Return how many of the `most` bytes that a rank may fill it can still take."""
+    if device.type == "cuda":
+        import torch
+
+        held = torch.cuda.memory_allocated(device)
+        return min(most - held, torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - held)
+    return most - memory_bytes(device)
+
+
 def machine_bytes(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
     """Return the memory that this container or machine has: the least limit of its cgroup (version 1 or 2) and those around it."""
     import psutil

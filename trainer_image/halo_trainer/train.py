@@ -18,6 +18,7 @@ from halo_api.conditions import Reason
 from halo_api.digests import files_digest
 from halo_api.report import AdapterReport, CheckpointReport, Outcome
 from halo_api.run_file import RunFile, TrainPlan, volume_path
+from halo_trainer.activations import keep_what_fits
 from halo_trainer.adapter import write_adapter
 from halo_trainer.budget import Budget
 from halo_trainer.checkpoints.digest import Checked, as_written, check_checkpoint
@@ -30,11 +31,11 @@ from halo_trainer.files import whole_folder
 from halo_trainer.flops import Work
 from halo_trainer.gauges import Meter
 from halo_trainer.history import History
-from halo_trainer.methods import Method, Supervised, prepared
+from halo_trainer.methods import Method, PackedSft, Sft, prepared
 from halo_trainer.model import attach_lora, load_base, settle_torch, trained_parameters
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.parallel.roll_call import RollCall
-from halo_trainer.parallel.shard import idle_pass, is_sharded, load_in_turns
+from halo_trainer.parallel.shard import gathered_bytes, idle_pass, load_in_turns
 from halo_trainer.parent import read_parent, start_from
 from halo_trainer.progress import Progress
 from halo_trainer.reporting import Reporting, now
@@ -116,7 +117,7 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: B
     make = prepared(plan, file.base, file.data, Path(volume_path(file.data.source, volumes)), base, template, ranks)
     ranks.connect(device, file.layout.rendezvous_timeout_seconds)
     roll_call.begin()
-    sharded = is_sharded(plan, file.base, base, device, ranks)
+    gathered = gathered_bytes(plan, file.base, base, device, ranks)
 
     def adapted() -> Any:
         model = attach_lora(load_base(file.base, base), plan.lora, plan.seed)
@@ -124,7 +125,7 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: B
             start_from(parent, model, plan.lora)
         return model
 
-    model = load_in_turns(adapted, device, ranks) if sharded else adapted()
+    model = load_in_turns(adapted, device, ranks) if gathered else adapted()
     model = model.to(device)
     model.train()
     parameters = trained_parameters(model)
@@ -137,6 +138,10 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: B
     if checkpoint:
         state = load_checkpoint(checkpoint, model, parameters, optimizer)
         print(f"resuming after step {state.step} from {checkpoint.folder}", flush=True)
+    if isinstance(method, Sft | PackedSft):
+        tokens = method.pass_tokens(plan.lora.micro_batch or 1)
+        keep_what_fits(model, method.trial, tokens, device, ranks, gathered)
+    sharded = gathered > 0
     return Run(file, plan, volumes, ranks, report, device, method, model, sharded, parameters, optimizer, state, budget)
 
 
@@ -237,8 +242,7 @@ def own_passes(run: Run, indices: list[int]) -> Sequence[list[int] | None]:
     sharing = split.group if split else 1
     rank, world = run.ranks.rank // sharing, run.ranks.world // sharing
     if run.sharded:
-        assert isinstance(method, Supervised)
-        return lockstep(indices, method.lengths, rank, world, functools.partial(method.lockstep, size=size))
+        return lockstep(indices, method.lengths, rank, world, functools.partial(method.passes, size=size))
     return method.passes(rank_share(indices, method.lengths, rank, world), size)
 
 

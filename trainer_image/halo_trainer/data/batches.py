@@ -54,14 +54,14 @@ def lockstep(
     lengths: Sequence[int],
     rank: int,
     world: int,
-    cut: Callable[[list[int]], list[list[int] | None]],
+    cut: Callable[[list[int]], list[list[int]]],
 ) -> list[list[int] | None]:
     """Return a rank's forward passes of a step, as `cut` makes them of its rows, and None for each that it makes for the others.
 
     So they are as many on every rank, for a base whose every pass waits for all of them.
     """
     passes = [cut(rank_share(indices, lengths, each, world)) for each in range(world)]
-    return passes[rank] + [None] * (max(map(len, passes)) - len(passes[rank]))
+    return [*passes[rank]] + [None] * (max(map(len, passes)) - len(passes[rank]))
 
 
 @functools.lru_cache(maxsize=2)

@@ -42,9 +42,14 @@ class Weights:
         """What a rank holds that has the whole base."""
         return self.base + self.training
 
+    @property
+    def gathered(self) -> int:
+        """The blocks that a rank has whole at a time, of a base that is sharded."""
+        return GATHERED * self.largest
+
     def sharded(self, world: int) -> int:
         """Return what a rank holds that has its part of each block, beside those that are gathered."""
-        return -(-self.blocks // world) + GATHERED * self.largest + self.rest + self.training
+        return -(-self.blocks // world) + self.gathered + self.rest + self.training
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ def _does_not_fit(base: str, weights: Weights, devices: Devices, why_whole: str 
             "" if why_whole else ", or a higher spec.gpu.count"
         )
     parts = (
-        f"{_gb(-(-weights.blocks // devices.world))} of its blocks, {_gb(GATHERED * weights.largest)} for those that are gathered, "
+        f"{_gb(-(-weights.blocks // devices.world))} of its blocks, {_gb(weights.gathered)} for those that are gathered, "
         f"{_gb(weights.rest)} of embeddings and head and {adapter}"
     )
     return (

@@ -25,9 +25,15 @@ from halo_trainer.model import DTYPES, attach_lora
 from halo_trainer.parallel.fit import Devices, Weights, shards, told
 from halo_trainer.parallel.ranks import Ranks
 
+# Of a weight in 4 bits, with its share of the scales of its block of 64.
+NF4_BYTES = 0.516
 
-def is_sharded(plan: TrainPlan, base: BaseRef, folder: Path, device: torch.device, ranks: Ranks) -> bool:
-    """Decide for all ranks alike, by the smallest of their devices; the log says so. Raises RunFailure where nothing fits."""
+
+def gathered_bytes(plan: TrainPlan, base: BaseRef, folder: Path, device: torch.device, ranks: Ranks) -> int:
+    """Decide whether the base is sharded; return the bytes that gathered blocks then take beside a rank's part of it, else 0.
+
+    All ranks decide alike, by the smallest of their devices, and the log says so. Raises RunFailure where nothing fits.
+    """
     weights, units = measured(base, folder, plan)
     # A rank's place in a sum for each: the least of them is everybody's.
     memory = torch.zeros(ranks.world, dtype=torch.float64, device=device)
@@ -38,13 +44,15 @@ def is_sharded(plan: TrainPlan, base: BaseRef, folder: Path, device: torch.devic
         why_whole = f"method {plan.lora.method} keeps it whole on each"
     elif plan.lora.trainer == "TRL":
         why_whole = "trainer TRL keeps it whole on each, where trainer Halo shards it"
+    elif base.quantization:
+        why_whole = "a base in 4 bits is whole on each"
     elif not units:
         why_whole = "its architecture has no blocks to shard it by"
     if not shards(base.name, weights, devices, why_whole):
-        return False
+        return 0
     if ranks.writes:
         print(told(base.name, weights, devices), flush=True)
-    return True
+    return weights.gathered
 
 
 def measured(base: BaseRef, folder: Path, plan: TrainPlan) -> tuple[Weights, int]:
@@ -55,10 +63,13 @@ def measured(base: BaseRef, folder: Path, plan: TrainPlan) -> tuple[Weights, int
     with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config, dtype=DTYPES[base.dtype])  # type: ignore[no-untyped-call]
         model = attach_lora(empty, plan.lora, plan.seed)
-    sizes = [sum(_bytes(part) for part in block.parameters() if not part.requires_grad) for block in blocks(model)]
+    units = blocks(model)
+    frozen = [[part for part in block.parameters() if not part.requires_grad] for block in units]
+    sizes = [sum(_bytes(part, base.quantization is not None) for part in parts) for parts in frozen]
+    inside = {id(part) for parts in frozen for part in parts}
+    rest = sum(_bytes(part) for part in model.parameters() if not part.requires_grad and id(part) not in inside)
     trained = sum(part.numel() * 4 for part in model.parameters() if part.requires_grad)
-    every = sum(_bytes(part) for part in model.parameters() if not part.requires_grad)
-    return Weights(sum(sizes), max(sizes, default=0), every - sum(sizes), trained), len(sizes)
+    return Weights(sum(sizes), max(sizes, default=0), rest, trained), len(units)
 
 
 def blocks(model: Any) -> list[nn.Module]:
@@ -116,5 +127,5 @@ def idle_pass(model: Any, device: torch.device) -> None:
         (0.0 * model(**inputs).logits.sum()).backward()
 
 
-def _bytes(part: torch.Tensor) -> int:
-    return part.numel() * part.element_size()
+def _bytes(part: torch.Tensor, quantized: bool = False) -> int:
+    return int(part.numel() * (NF4_BYTES if quantized and part.dim() == 2 else part.element_size()))
