@@ -105,7 +105,8 @@ def step_gradient(
 ) -> tuple[torch.Tensor, float, int]:
     """Do a step of these rows as the loop does, `sharing` ranks a group; return its gradient, its loss, and this rank's passes."""
     model = _model(kind, dtype, ranks.world if sharded else 1)
-    method = PackedSft(rows, model, CPU, context=Context(_group(ranks, sharing), whole))
+    context = Context(_group(ranks, sharing), whole) if sharing > 1 else None
+    method = PackedSft(rows, model, CPU, context=context)
     step = list(range(len(rows)))
     rank, world = ranks.rank // sharing, ranks.world // sharing
     passes: Sequence[list[int] | None]
