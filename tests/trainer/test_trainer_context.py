@@ -173,7 +173,11 @@ def test_a_trial_keeps_the_keys_of_a_whole_group() -> None:
 
 
 def test_short_rows_lie_beside_a_split_one_in_one_pass(two: Workers) -> None:
-    assert holds(two, ("llama", torch.float32, 1e-5), [*SHORT, *LATE], [*SHORT, *LATE], 2, 16, 2) == [1, 1]
+    case = ("llama", torch.float32)
+    assert holds(two, (*case, 1e-5), [*SHORT, *LATE], [*SHORT, *LATE], 2, 16, 2) == [1, 1]
+    # What is computed again is gathered again, by all ranks, and no bit is another.
+    kept, again = (two.ask(step_gradient, *case, [*SHORT, *LATE], 2, 16, 2, layers) for layers in (0, 2))
+    assert torch.equal(again[0][0], kept[0][0])
 
 
 @pytest.mark.slow
