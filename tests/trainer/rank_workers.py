@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import socket
 import traceback
-from array import array
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from tiny_models import gradient_of, tiny_model
 
-from halo_trainer.activations import Kept, compute_again, measured
+from halo_trainer.activations import compute_again
 from halo_trainer.data.batches import rank_share
 from halo_trainer.data.bundle import Tree
 from halo_trainer.data.template import TokenRow
@@ -117,13 +116,3 @@ def step_gradient(
         loss += added.detach()
     ranks.sum_gradients(trained_parameters(model).values())
     return gradient_of(model), float(ranks.sum_values(loss)), len(passes)
-
-
-def kept_by(ranks: Ranks, kind: str, sharing: int) -> Kept:
-    """Measure what a pass keeps, of split rows where ranks share them."""
-    model = tiny_model(kind)
-    row = TokenRow(array("i", range(1, 9)), bytearray([1] * 8))
-    context = Context(_group(ranks, sharing), 4) if sharing > 1 else None
-    method = PackedSft([row], model, CPU, context=context)
-    assert method.largest_pass(3) == (12 if context else 24)
-    return measured(model, method.trial, 64)

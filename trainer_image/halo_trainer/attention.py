@@ -188,10 +188,10 @@ def why_padded(config: Any) -> str | None:
 
 
 def why_whole(config: Any) -> str | None:
-    """Return why rows of a base can't be split over ranks, or None: each layer must attend to keys from anywhere."""
-    if config.get_text_config().model_type in HYBRID:
-        return "its linear_attention layers carry a state along the row"
-    return why_padded(config)
+    """Return why rows of a base of this configuration can't be split over ranks, or None where they can be."""
+    kind = config.get_text_config().model_type
+    carries = f"its architecture {kind} carries a state along the row" if kind in HYBRID else None
+    return why_padded(config) or carries
 
 
 def takes_trees(config: Any) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef, DataRef, TrainPlan
 from halo_trainer.answers import Answers
-from halo_trainer.attention import Varlen, install, takes_trees, why_padded, why_whole
+from halo_trainer.attention import Varlen, install, takes_trees, why_padded
 from halo_trainer.data.batches import micro_batches, packs
 from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.collate import collate, collate_flat, trained_tokens
@@ -25,7 +25,7 @@ from halo_trainer.data.split import Shard
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
 from halo_trainer.flops import Work, Works, rows_work, summed
-from halo_trainer.parallel.context import Context
+from halo_trainer.parallel.context import Context, rows_can_be_split
 from halo_trainer.parallel.ranks import Ranks
 
 
@@ -89,6 +89,10 @@ class ChatRows(Supervised):
     def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
         return micro_batches(share, size)
 
+    def pass_tokens(self, size: int) -> int:
+        """Return the most tokens that a process has in a pass."""
+        return size * max(self.lengths)
+
 
 class Sft(ChatRows):
     """Chat rows, padded to the longest of a pass."""
@@ -103,12 +107,8 @@ class Sft(ChatRows):
         """Every trained token of the step weighs the same."""
         return Share(self._loss([self._rows[index] for index in part], self.denominator(step)))
 
-    def largest_pass(self, size: int) -> int:
-        """Return the tokens of the largest pass there can be."""
-        return size * max(self.lengths)
-
     def trial(self, length: int) -> Tensor:
-        """Return the loss of a row of which this process has so many tokens, all of which train."""
+        """Return the loss of a row of a length, all of whose tokens train."""
         return self._loss([_trial_row(length)], length)
 
     def _loss(self, rows: list[TokenRow], denominator: int) -> Tensor:
@@ -150,11 +150,18 @@ class PackedSft(Supervised):
         self._answers = Answers(model)
         install(model.get_base_model())
         self._longest = max(self.lengths)
+        if context and context.group.rank == 0:
+            print(context.told(self.lengths), flush=True)
 
     def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
+        most = self.pass_tokens(size)
         if self._context:
-            return self._context.passes(share, self.lengths, size)
-        return packs(share, self.lengths, size * self._longest)
+            return self._context.passes(share, self.lengths, most)
+        return packs(share, self.lengths, most)
+
+    def pass_tokens(self, size: int) -> int:
+        """Return the most tokens that a process has in a pass."""
+        return self._context.room(size, self._longest) if self._context else size * self._longest
 
     def laid_out(self, part: Sequence[int]) -> tuple[Layout | Shard, Varlen]:
         """Return what this process has of a pass, and what it attends to."""
@@ -168,15 +175,11 @@ class PackedSft(Supervised):
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
         return Share(self._loss(*self.laid_out(part), self.denominator(step)))
 
-    def largest_pass(self, size: int) -> int:
-        return self._context.most(self._longest, size) if self._context else size * self._longest
-
     def trial(self, length: int) -> Tensor:
-        if self._context:
-            row = row_layout(_trial_row(length * self._context.group.size))
-            return self._loss(*self._context.split_anyway().laid_out([row], self._device), length)
-        row = row_layout(_trial_row(length))
-        return self._loss(row, Varlen.of(row, self._device), length)
+        """Return the loss of a row of a length, all of whose tokens train; of a rank's part of a longer one, without its group."""
+        layout = row_layout(_trial_row(length))
+        attends = self._context.trial if self._context else Varlen.of
+        return self._loss(layout, attends(layout, self._device), length)
 
     def _loss(self, layout: Layout | Shard, varlen: Varlen, denominator: int) -> Tensor:
         return self._answers.flat(collate_flat(layout, self._device), varlen, denominator)
@@ -252,20 +255,6 @@ def prepared(
         return Dpo(pairs, model, load_tokenizer(base, folder), lora, continues=plan.parent is not None, device=device)
 
     return dpo
-
-
-def rows_can_be_split(plan: TrainPlan, base: BaseRef, folder: Path) -> None:
-    """Raise RunFailure where rows can't be split over GPUs: they must lie flat, and each layer must attend to keys from anywhere."""
-    lora, what = plan.lora, "spec.contextParallel: rows that are split over GPUs"
-    if lora.method != "sft" or lora.trainer == "TRL":
-        found = "trainer TRL" if lora.trainer == "TRL" else f"method {lora.method}"
-        raise RunFailure(Reason.INVALID_SPEC, f"{what} belong to sft by Halo, found {found}; remove it")
-    if not lora.packing:
-        raise RunFailure(
-            Reason.INVALID_SPEC, f"{what} are packed, found packing false; set spec.lora.packing: true, or remove one"
-        )
-    if reason := why_whole(load_config(base, folder)):
-        raise RunFailure(Reason.INVALID_SPEC, f"{what}: base {base.name} has none, since {reason}; remove it")
 
 
 def _of_bundles(

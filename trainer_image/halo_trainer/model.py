@@ -18,6 +18,7 @@ from halo_trainer.attention import Varlen
 from halo_trainer.data.collate import FlatBatch, MicroBatch
 from halo_trainer.data.load import base_folder
 from halo_trainer.failures import RunFailure
+from halo_trainer.quantized import loading
 from halo_trainer.seeds import derived_seed
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
@@ -40,13 +41,15 @@ def settle_torch() -> torch.device:
 
 
 def load_base(base: BaseRef, path: Path) -> Any:
-    """Load the frozen base on the CPU in its catalog's precision."""
+    """Load the frozen base on the CPU in its catalog's precision, or in 4 bits."""
     import transformers
+
+    dtype = DTYPES[base.dtype]
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         return transformers.AutoModelForCausalLM.from_pretrained(
-            base_folder(base, path), dtype=DTYPES[base.dtype], local_files_only=True
+            base_folder(base, path), dtype=dtype, local_files_only=True, **loading(base, dtype)
         )
     except (RunFailure, MemoryError):
         raise

@@ -120,7 +120,7 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: B
         state = load_checkpoint(checkpoint, model, parameters, optimizer)
         print(f"resuming after step {state.step} from {checkpoint.folder}", flush=True)
     if isinstance(method, Sft | PackedSft):
-        keep_what_fits(model, method.trial, method.largest_pass(plan.lora.micro_batch or 1), device, ranks)
+        keep_what_fits(model, method.trial, method.pass_tokens(plan.lora.micro_batch or 1), device, ranks)
     return Run(file, plan, volumes, ranks, report, device, method, model, parameters, optimizer, state, budget)
 
 

@@ -134,16 +134,11 @@ def shard(split: Layout, lengths: Sequence[int], own: Layout, ranks: int, rank: 
     positions.extend(own.positions)
     predicts.extend(place + counts[rank] for place in own.predicts)
     targets.extend(own.targets)
-    return Shard(
-        ids,
-        positions,
-        predicts,
-        targets,
-        tuple(queries for queries, _ in runs),
-        tuple(keys for _, keys in runs),
-        counts[rank],
-        most,
-    )
+    if not ids:
+        # A token that sees itself and predicts nothing: with that a rank can go through the pass like the others.
+        ids, positions, runs = array("i", [0]), array("i", [0]), [(1, ((0, 1),))]
+    queries, keys = zip(*runs, strict=True)
+    return Shard(ids, positions, predicts, targets, queries, keys, counts[rank], most)
 
 
 def _moved(keys: Iterable[Slice], homes: Sequence[tuple[int, int, int]]) -> tuple[Slice, ...]:

@@ -1,25 +1,44 @@
 """Context parallel: forward passes that a group of ranks does together, each with its part of the rows that are too long for one.
 
 Each layer's keys and values of split rows are gathered over the group, and their gradients are summed back to the ranks that
-they came from. All ranks of a group do the same passes with split rows, in the same order, so that none waits for ever: one with
-nothing to train goes through the same layers, with a loss of 0. A pass without a split row has no such step in it.
+they came from. All ranks of a group do the same passes in the same order, so that none waits for ever: one with nothing to train
+goes through the same layers, with a loss of 0. In a pass without a split row none waits for another.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from halo_api.run_file import ContextParallel
-from halo_trainer.attention import Varlen
+from halo_api.conditions import Reason
+from halo_api.run_file import BaseRef, ContextParallel, TrainPlan
+from halo_trainer.attention import Varlen, why_whole
 from halo_trainer.data.layout import Layout, joined
-from halo_trainer.data.split import Shard, group_packs, placed, room, shard
+from halo_trainer.data.load import load_config
+from halo_trainer.data.split import Shard, group_packs, is_split, placed, room, shard
+from halo_trainer.failures import RunFailure
 from halo_trainer.parallel.ranks import Group, Ranks
+
+
+def rows_can_be_split(plan: TrainPlan, base: BaseRef, folder: Path) -> None:
+    """Raise RunFailure where rows can't be split over GPUs: they must lie flat, and each layer must attend to keys from anywhere."""
+    lora, what = plan.lora, "spec.contextParallel: rows that are split over GPUs"
+    if lora.method != "sft" or lora.trainer == "TRL":
+        found = "trainer TRL" if lora.trainer == "TRL" else f"method {lora.method}"
+        raise RunFailure(Reason.INVALID_SPEC, f"{what} belong to sft by Halo, found {found}; remove it")
+    if not lora.packing:
+        raise RunFailure(
+            Reason.INVALID_SPEC, f"{what} are packed, found packing false; set spec.lora.packing: true, or remove one"
+        )
+    if reason := why_whole(load_config(base, folder)):
+        raise RunFailure(Reason.INVALID_SPEC, f"{what}: base {base.name} has none, since {reason}; remove it")
 
 
 @dataclass(frozen=True)
@@ -36,23 +55,25 @@ class Context:
             return None
         return cls(ranks.group(wanted.group), wanted.whole_row)
 
-    def passes(self, share: Sequence[int], lengths: Sequence[int], size: int) -> list[list[int]]:
-        """Cut a group's rows into passes, and return those in which this rank has tokens."""
-        ranks = self.group.size
-        found = group_packs(share, lengths, ranks, self.whole, self.most(max(lengths), size))
-        return [part for part in found if {None, self.group.rank} & set(self._placed([lengths[at] for at in part]))]
+    def told(self, lengths: Sequence[int]) -> str:
+        """Return the log's line on rows of these lengths."""
+        split = sum(is_split(length, self.group.size, self.whole) for length in lengths)
+        return (
+            f"{self.group.size} ranks share rows of more than {self.whole} tokens: {split} of {len(lengths)}, "
+            f"the longest of {max(lengths)}"
+        )
 
-    def most(self, longest: int, size: int) -> int:
-        """Return the tokens that a rank has in a pass at most, where this is the longest row."""
+    def passes(self, share: Sequence[int], lengths: Sequence[int], most: int) -> list[list[int]]:
+        """Cut a group's rows into passes of at most so many tokens on a rank; each rank does them all."""
+        return group_packs(share, lengths, self.group.size, self.whole, most)
+
+    def room(self, size: int, longest: int) -> int:
+        """Return the tokens of a pass on a rank that take no more memory than `size` rows, the longest of them split."""
         return room(size, longest, self.group.size, self.whole)
-
-    def split_anyway(self) -> Context:
-        """Return a context of the same group that splits every row."""
-        return replace(self, whole=1)
 
     def laid_out(self, rows: Sequence[Layout], device: torch.device) -> tuple[Shard, Varlen]:
         """Return this rank's part of a pass of these rows, and what it attends to."""
-        places = self._placed([len(row) for row in rows])
+        places = placed(map(len, rows), self.group.size, self.whole)
         split = [row for row, place in zip(rows, places, strict=True) if place is None]
         own = [row for row, place in zip(rows, places, strict=True) if place == self.group.rank]
         lengths = [len(row) for row in split]
@@ -60,8 +81,12 @@ class Context:
         gather = Gathered(self.group, part.shared, part.most) if part.most else None
         return part, Varlen.of_shard(part, gather, device)
 
-    def _placed(self, lengths: Sequence[int]) -> list[int | None]:
-        return placed(lengths, self.group.size, self.whole)
+    def trial(self, layout: Layout, device: torch.device) -> Varlen:
+        """Return what a rank attends to whose tokens are its part of a split row, with its own keys in the place of the others'."""
+        size = self.group.size
+        part = shard(joined([]), [], layout, 1, 0)
+        part = dataclasses.replace(part, keys=(((0, size * len(layout)),),))
+        return Varlen.of_shard(part, lambda *both: tuple(each.repeat(1, 1, size, 1) for each in both), device)
 
 
 @dataclass(frozen=True)
@@ -78,7 +103,10 @@ class Gathered:
         shared_BNSD, own_BNTD = both_BNTD.tensor_split([self.shared], dim=2)
         padded_BNSD = torch.nn.functional.pad(shared_BNSD, (0, 0, 0, self.most - self.shared))
         every_SBND = GatherTokens.apply(padded_BNSD.movedim(2, 0).contiguous(), self.group)  # type: ignore[no-untyped-call]
-        key, value = torch.cat([every_SBND.movedim(0, 2), own_BNTD], dim=2).chunk(2, dim=1)
+        every_BNSD = every_SBND.movedim(0, 2)
+        if own_BNTD.shape[2]:
+            every_BNSD = torch.cat([every_BNSD, own_BNTD], dim=2)
+        key, value = every_BNSD.chunk(2, dim=1)
         return key, value
 
 
