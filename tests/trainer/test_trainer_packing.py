@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -11,39 +10,25 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from gradients import alone_gradient, layout_gradient, models, token_row
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_layouts import GRADIENTS, Segment, rows_of, segments
-from tiny_models import DENSE, MOE, VOCABULARY, as_vector, difference, gradient_of, tiny_config, tiny_model
+from tiny_models import DENSE, HYBRID, MOE, VOCABULARY, as_vector, difference, gradient_of, tiny_config, tiny_model
 from trainer_support import adapter_bytes, completed, killed, run_file, train_here
 
-from halo_trainer.attention import BLOCK, Varlen, install, why_padded
-from halo_trainer.data.collate import collate, collate_flat, trained_tokens
-from halo_trainer.data.layout import Layout, packed, tree_layout
+from halo_trainer.attention import BLOCK, Varlen, takes_trees, why_padded
+from halo_trainer.data.collate import collate_flat, trained_tokens
+from halo_trainer.data.layout import packed, tree_layout
 from halo_trainer.data.template import TokenRow
 from halo_trainer.methods import PackedSft, Sft, sft_method
-from halo_trainer.model import answer_logits, flat_logits
-from halo_trainer.objectives.sft import sft_loss
+from halo_trainer.model import flat_logits
 
 CPU = torch.device("cpu")
 # A router's choice can turn on the last bit, so a mixture of experts is held to its rows in fp64.
-PACKS = (*DENSE, *MOE)
-CASES = [*((kind, torch.float32, 1e-5) for kind in DENSE), *((kind, torch.float64, 1e-8) for kind in PACKS)]
-
-
-@functools.cache
-def models(kind: str, dtype: torch.dtype) -> tuple[Any, Any]:
-    """The same weights twice: with transformers' own attention, and with that of layouts."""
-    alone, flat = tiny_model(kind, dtype), tiny_model(kind, dtype)
-    install(flat.get_base_model())
-    return alone, flat
-
-
-def token_row(ids: list[int], *answers: tuple[int, int]) -> TokenRow:
-    trained = bytearray(len(ids))
-    for first, last in answers:
-        trained[first:last] = b"\1" * (last - first)
-    return TokenRow(array("i", ids), trained)
+TREES = (*DENSE, *MOE)
+CASES = [*((kind, torch.float32, 1e-5) for kind in DENSE), *((kind, torch.float64, 1e-8) for kind in TREES)]
+PACKS = (*TREES, *HYBRID)
 
 
 @st.composite
@@ -58,24 +43,7 @@ def turns(draw: st.DrawFn, longest: int = 40) -> TokenRow:
     return token_row(ids, (first, last), (later, length))
 
 
-def alone_gradient(model: Any, rows: list[TokenRow], denominator: float) -> torch.Tensor:
-    """The sum of the rows' own gradients, each by transformers' own attention on that row alone."""
-    total = torch.zeros(())
-    for row in rows:
-        micro = collate([row], 0, CPU)
-        sft_loss(answer_logits(model, micro), micro.targets_BK, micro.trained_BK, denominator).backward()
-        total = total + gradient_of(model)
-    return total
-
-
-def layout_gradient(model: Any, layout: Layout, denominator: float) -> torch.Tensor:
-    flat = collate_flat(layout, CPU)
-    logits = flat_logits(model, flat, Varlen.of(layout, CPU))
-    sft_loss(logits, flat.targets_BK, torch.ones_like(flat.targets_BK, dtype=torch.bool), denominator).backward()
-    return gradient_of(model)
-
-
-@pytest.mark.parametrize(("kind", "dtype", "bound"), CASES)
+@pytest.mark.parametrize(("kind", "dtype", "bound"), [*CASES, *((kind, torch.float64, 1e-8) for kind in HYBRID)])
 @GRADIENTS
 @given(rows=st.lists(turns(), min_size=1, max_size=6), size=st.integers(1, 3))
 def test_a_packed_step_has_the_gradient_of_its_rows_alone(
@@ -178,9 +146,7 @@ def test_a_row_with_nothing_to_predict_adds_nothing() -> None:
         (lambda: tiny_config("mistral", sliding_window=8), "a window"),
         (lambda: tiny_config("mistral", sliding_window=None), "architecture mistral is none of llama, qwen2"),
         (lambda: tiny_config("gemma3_text"), "a window"),
-        (lambda: tiny_config("qwen3_next"), "linear_attention carry a state"),
-        (lambda: tiny_config("qwen3_5_text"), "linear_attention carry a state"),
-        (lambda: tiny_config("qwen3_5_moe_text"), "linear_attention carry a state"),
+        (lambda: tiny_config("olmo_hybrid"), "linear_attention carry a state"),
         (lambda: tiny_config("jamba"), "carry a state"),
         (lambda: tiny_config("gpt_neox"), "architecture gpt_neox is none of"),
         (
@@ -197,6 +163,11 @@ def test_only_proven_architectures_pack(config: Callable[[], Any], reason: str |
     found = why_padded(config())
     assert (reason is None) == (found is None)
     assert reason is None or reason in (found or "")
+
+
+def test_trees_need_layers_that_all_attend() -> None:
+    assert [kind for kind in PACKS if takes_trees(tiny_config(kind))] == [*TREES]
+    assert not takes_trees(tiny_config("mistral", sliding_window=8))
 
 
 def test_where_rows_are_padded_the_log_says_why(capsys: pytest.CaptureFixture[str]) -> None:

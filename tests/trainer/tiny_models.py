@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import types
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from halo_api.run_status import FrozenLora
 from halo_trainer.model import attach_lora, trained_parameters
@@ -23,6 +24,10 @@ COMMON: dict[str, Any] = {
 }
 DENSE = ("llama", "qwen2", "qwen3")
 MOE = ("qwen3_moe",)
+HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+
+# Those of them that choose among experts.
+MIXTURES = (*MOE, "qwen3_next", "qwen3_5_moe_text")
 
 
 def tiny_config(kind: str, **changes: Any) -> Any:
@@ -30,10 +35,21 @@ def tiny_config(kind: str, **changes: Any) -> Any:
     from transformers import AutoConfig
 
     more: dict[str, Any] = {}
-    if kind in ("qwen3", "qwen3_moe"):
+    if kind.startswith("qwen3"):
         more["head_dim"] = 8
-    if kind == "qwen3_moe":
+    if kind in MIXTURES:
         more |= {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "router_aux_loss_coef": 0.0}
+    if kind in HYBRID:
+        more |= {
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "num_hidden_layers": 3,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 6,
+        }
+    if kind in MIXTURES and kind in HYBRID:
+        more["shared_expert_intermediate_size"] = 16
     return AutoConfig.for_model(kind, **(COMMON | more | changes))
 
 
@@ -43,7 +59,7 @@ def tiny_model(kind: str, dtype: torch.dtype = torch.float32, **changes: Any) ->
 
     torch.manual_seed(0)
     base = AutoModelForCausalLM.from_config(tiny_config(kind, **changes), dtype=dtype, attn_implementation="sdpa")
-    if kind in MOE:
+    if kind in MIXTURES:
         # The grouped product of torch has no fp64.
         base.set_experts_implementation("eager")
     model = attach_lora(base, FrozenLora(dataset="chat", rank=4, alpha=8), 0).to(dtype)
@@ -57,23 +73,35 @@ def tiny_model(kind: str, dtype: torch.dtype = torch.float32, **changes: Any) ->
     return model
 
 
-class InDouble:
-    """The torch module to code that asks for fp32: it gets fp64."""
+class InDouble(TorchFunctionMode):
+    """What asks for fp32 gets fp64."""
 
-    def __getattr__(self, name: str) -> Any:
-        return torch.float64 if name in ("float", "float32") else getattr(torch, name)
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.float:
+            return args[0].double()
+        args, kwargs = (self.doubled(part) for part in (tuple(args), kwargs or {}))
+        return func(*args, **kwargs)
+
+    def doubled(self, part: Any) -> Any:
+        if isinstance(part, tuple):
+            return tuple(torch.float64 if each is torch.float32 else each for each in part)
+        return {name: torch.float64 if each is torch.float32 else each for name, each in part.items()}
 
 
-def compute_in_double(model: torch.nn.Module) -> None:
-    """Let norms and routers, which compute in fp32 whatever the model is, compute in fp64.
+def compute_in_double(model: Any) -> None:
+    """Let what computes in fp32 whatever the model is, as norms, routers and states do, compute in fp64.
 
     Else the gradients of rows that share tokens are rounded to fp32 after they are added up, and a row's own before.
     """
-    for module in model.modules():
-        if type(module).__name__.endswith(("RMSNorm", "TopKRouter")):
-            forward = type(module).forward
-            inner = types.FunctionType(forward.__code__, {**forward.__globals__, "torch": InDouble()})
-            module.forward = types.MethodType(inner, module)
+    layers = model.get_base_model().base_model
+    inner = layers.forward
+
+    @functools.wraps(inner)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with InDouble():
+            return inner(*args, **kwargs)
+
+    layers.forward = forward
 
 
 def gradient_of(model: Any) -> torch.Tensor:

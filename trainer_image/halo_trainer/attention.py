@@ -1,8 +1,8 @@
 """Attention over a layout: each run of the flat sequence attends to its own path and to nothing else, with no T x T mask.
 
-Registered with transformers under the name `halo`, beside a mask function that makes no mask. What a forward pass attends to is
-handed to it as `varlen=...`, which transformers passes on to every layer. The form is FlashAttention's: queries of N runs one
-behind the other, their keys likewise, and where each begins; a run's queries are the last of its keys (causal, aligned
+Registered with transformers under the name `halo`, for which it makes no mask. What a forward pass attends to is handed to it
+as `varlen=...`, which transformers passes on to every layer. The form is FlashAttention's: queries of N runs one behind the
+other, their keys likewise, and where each begins; a run's queries are the last of its keys (causal, aligned
 bottom-right). On a GPU one kernel computes all runs; elsewhere scaled_dot_product_attention computes one after the other.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +19,21 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from halo_trainer.data.layout import Layout
+from halo_trainer.data.split import Shard
+from halo_trainer.recurrent import install_recurrent
 
 NAME = "halo"
-# Causal decoders whose every layer attends to all that came before, for which the tests prove packed rows equal to lone ones.
-PROVEN = ("llama", "qwen2", "qwen3", "qwen3_moe")
+# Causal decoders for which the tests prove packed rows equal to lone ones: those whose every layer attends to all that came
+# before, and those that have gated delta rule layers too.
+ATTENDING = ("llama", "qwen2", "qwen3", "qwen3_moe")
+HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+PROVEN = (*ATTENDING, *HYBRID)
 # Rotary positions whose frequencies depend on the longest row of the forward pass.
 ROPE_BY_LENGTH = ("dynamic", "longrope")
 # Queries behind the keys of an ancestor are masked in blocks, so that no mask has more than this many rows.
 BLOCK = 256
+# From a rank's keys and values (B, G, T, D), along T, to those that its queries may see.
+Gather = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,8 @@ class Varlen:
     """What each of N runs attends to.
 
     `queries` and `keys` are their numbers in each run; `index_S` says where in the flat sequence each key is taken from, None
-    where the keys lie as the queries do. The last two, for the GPU's kernel, are where each run begins, and the end.
+    where the keys lie as the queries do. The next two, for the GPU's kernel, are where each run begins, and the end. `gather`
+    turns this rank's keys and values into those of its whole group, which `index_S` then speaks of; None where it sees its own.
     """
 
     queries: list[int]
@@ -41,21 +50,39 @@ class Varlen:
     index_S: Tensor | None
     queries_M: Tensor
     keys_M: Tensor
+    gather: Gather | None = None
 
     @classmethod
     def of(cls, layout: Layout, device: torch.device) -> Varlen:
         """Return what the runs of a layout attend to."""
         runs = layout.runs
-        queries = [run.end - run.start for run in runs]
-        keys = [sum(end - start for start, end in run.keys) for run in runs]
+        moved = any(run.before for run in runs)
+        return cls._made([run.end - run.start for run in runs], [run.keys for run in runs], moved, device)
+
+    @classmethod
+    def of_shard(cls, shard: Shard, gather: Gather | None, device: torch.device) -> Varlen:
+        """Return what one rank's runs attend to, among what `gather` returns."""
+        moved = gather is not None or any(len(keys) > 1 for keys in shard.keys)
+        return cls._made(list(shard.queries), shard.keys, moved, device, gather)
+
+    @classmethod
+    def _made(
+        cls,
+        queries: list[int],
+        slices: Sequence[tuple[tuple[int, int], ...]],
+        moved: bool,
+        device: torch.device,
+        gather: Gather | None = None,
+    ) -> Varlen:
+        keys = [sum(end - start for start, end in each) for each in slices]
         index = None
-        if any(run.before for run in runs):
-            index = torch.cat([torch.arange(start, end) for run in runs for start, end in run.keys]).to(device)
+        if moved:
+            index = torch.cat([torch.arange(start, end) for each in slices for start, end in each]).to(device)
         queries_M, keys_M = (
             torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
             for lengths in (queries, keys)
         )
-        return cls(queries, keys, index, queries_M, keys_M)
+        return cls(queries, keys, index, queries_M, keys_M, gather)
 
 
 def halo_attention(
@@ -73,6 +100,8 @@ def halo_attention(
     """Attend run by run, H query heads over G groups of keys and values; return the outputs as (B, T, H, D) and no weights."""
     if varlen is None or attention_mask is not None or query_BHTD.shape[0] != 1:
         raise ValueError("the attention `halo` takes one flat sequence, no mask, and varlen=Varlen.of(layout, device)")
+    if varlen.gather is not None:
+        key_BGTD, value_BGTD = varlen.gather(key_BGTD, value_BGTD)
     if varlen.index_S is not None:
         key_BGTD, value_BGTD = (part.index_select(2, varlen.index_S) for part in (key_BGTD, value_BGTD))
     if _flash_fits(query_BHTD, dropout):
@@ -131,17 +160,20 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, varlen: Varlen, scaling: f
 def install(model: Any) -> None:
     """Let a model of transformers attend by layouts, and by nothing else, from now on."""
     from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface
 
+    # No mask function goes with it: transformers makes no mask then, nor looks at the positions for one, which would make the
+    # host wait for the GPU in every pass.
     AttentionInterface.register(NAME, halo_attention)
-    AttentionMaskInterface.register(NAME, lambda *_, **__: None)
     model.set_attn_implementation(NAME)
+    install_recurrent(model)
 
 
 def why_padded(config: Any) -> str | None:
     """Return why rows of a base of this configuration are padded and not packed, or None where they can be packed."""
     config = config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
+    if config.model_type in HYBRID:
+        kinds.discard("linear_attention")
     if carrying := sorted(kinds - {"full_attention", "sliding_attention", "chunked_attention"}):
         return f"its layers of kind {', '.join(carrying)} carry a state from one row to the next"
     window = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
@@ -153,3 +185,15 @@ def why_padded(config: Any) -> str | None:
     if config.model_type not in PROVEN:
         return f"its architecture {config.model_type} is none of {', '.join(PROVEN)}, for which packing is proven"
     return None
+
+
+def why_whole(config: Any) -> str | None:
+    """Return why rows of a base of this configuration can't be split over ranks, or None where they can be."""
+    kind = config.get_text_config().model_type
+    carries = f"its architecture {kind} carries a state along the row" if kind in HYBRID else None
+    return why_padded(config) or carries
+
+
+def takes_trees(config: Any) -> bool:
+    """Return whether steps that fork can share their beginning: a state goes on along one row and can't be shared by two."""
+    return why_padded(config) is None and config.get_text_config().model_type not in HYBRID

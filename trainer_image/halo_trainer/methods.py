@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -12,18 +13,20 @@ from torch import Tensor
 
 from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef, DataRef, TrainPlan
-from halo_trainer.attention import Varlen, install, why_padded
+from halo_trainer.answers import Answers
+from halo_trainer.attention import Varlen, install, takes_trees, why_padded
 from halo_trainer.data.batches import micro_batches, packs
 from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.collate import collate, collate_flat, trained_tokens
-from halo_trainer.data.layout import joined, row_layout, tree_layout
+from halo_trainer.data.layout import Layout, joined, row_layout, tree_layout
 from halo_trainer.data.load import fitting_rows, load_config, load_tokenizer, training_pairs, training_rows
 from halo_trainer.data.row_store import RowStore
+from halo_trainer.data.split import Shard
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
 from halo_trainer.flops import Work, Works, rows_work, summed
-from halo_trainer.model import answer_logits, flat_logits
-from halo_trainer.objectives.sft import sft_loss
+from halo_trainer.parallel.context import Context, rows_can_be_split
+from halo_trainer.parallel.ranks import Ranks
 
 
 class Share(NamedTuple):
@@ -76,23 +79,40 @@ class Supervised:
         return summed(self._works[index] for index in step)
 
 
-class Sft(Supervised):
+class ChatRows(Supervised):
+    """Rows that are padded to the longest of a pass, whoever computes their loss."""
+
+    def __init__(self, rows: Sequence[TokenRow], device: torch.device, bundles: Tally | None = None) -> None:
+        super().__init__(map(_work, rows), bundles)
+        self._rows, self._device = rows, device
+
+    def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
+        return micro_batches(share, size)
+
+    def pass_tokens(self, size: int) -> int:
+        """Return the most tokens that a process has in a pass."""
+        return size * max(self.lengths)
+
+
+class Sft(ChatRows):
     """Chat rows, padded to the longest of a pass."""
 
     def __init__(
         self, rows: Sequence[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None
     ) -> None:
-        super().__init__(map(_work, rows), bundles)
-        self._rows, self._model, self._device = rows, model, device
-
-    def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
-        return micro_batches(share, size)
+        super().__init__(rows, device, bundles)
+        self._answers = Answers(model)
 
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
         """Every trained token of the step weighs the same."""
-        micro = collate([self._rows[index] for index in part], 0, self._device)
-        logits = answer_logits(self._model, micro)
-        return Share(sft_loss(logits, micro.targets_BK, micro.trained_BK, self.denominator(step)))
+        return Share(self._loss([self._rows[index] for index in part], self.denominator(step)))
+
+    def trial(self, length: int) -> Tensor:
+        """Return the loss of a row of a length, all of whose tokens train."""
+        return self._loss([_trial_row(length)], length)
+
+    def _loss(self, rows: list[TokenRow], denominator: int) -> Tensor:
+        return self._answers.padded(collate(rows, 0, self._device), denominator)
 
 
 def bundled(bundles: Iterable[Bundle], most: int, data: str, tally: Tally) -> Sequence[Bundle]:
@@ -112,26 +132,61 @@ def bundled(bundles: Iterable[Bundle], most: int, data: str, tally: Tally) -> Se
 
 
 class PackedSft(Supervised):
-    """Rows, or trees of steps, side by side in one flat sequence: none sees beyond itself, and there is no padding."""
+    """Rows, or trees of steps, side by side in one flat sequence: none sees beyond itself, and there is no padding.
+
+    With a context, a group of ranks has such a sequence together.
+    """
 
     def __init__(
-        self, rows: Sequence[TokenRow | Tree], model: Any, device: torch.device, bundles: Tally | None = None
+        self,
+        rows: Sequence[TokenRow | Tree],
+        model: Any,
+        device: torch.device,
+        bundles: Tally | None = None,
+        context: Context | None = None,
     ) -> None:
         super().__init__(map(_work, rows), bundles)
-        self._rows, self._model, self._device = rows, model, device
+        self._rows, self._device, self._context = rows, device, context
+        self._answers = Answers(model)
         install(model.get_base_model())
         self._longest = max(self.lengths)
+        if context and context.group.rank == 0:
+            print(context.told(self.lengths), flush=True)
 
     def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
-        return packs(share, self.lengths, size * self._longest)
+        most = self.pass_tokens(size)
+        if self._context:
+            return self._context.passes(share, self.lengths, most)
+        return packs(share, self.lengths, most)
+
+    def pass_tokens(self, size: int) -> int:
+        """Return the most tokens that a process has in a pass."""
+        return self._context.room(size, self._longest) if self._context else size * self._longest
+
+    def laid_out(self, part: Sequence[int]) -> tuple[Layout | Shard, Varlen]:
+        """Return what this process has of a pass, and what it attends to."""
+        rows = [self._rows[index] for index in part]
+        layouts = [tree_layout(row.segments) if isinstance(row, Tree) else row_layout(row) for row in rows]
+        if self._context:
+            return self._context.laid_out(layouts, self._device)
+        layout = joined(layouts)
+        return layout, Varlen.of(layout, self._device)
 
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
-        rows = (self._rows[index] for index in part)
-        layout = joined(tree_layout(row.segments) if isinstance(row, Tree) else row_layout(row) for row in rows)
-        flat = collate_flat(layout, self._device)
-        logits_BKV = flat_logits(self._model, flat, Varlen.of(layout, self._device))
-        every_BK = torch.ones_like(flat.targets_BK, dtype=torch.bool)
-        return Share(sft_loss(logits_BKV, flat.targets_BK, every_BK, self.denominator(step)))
+        return Share(self._loss(*self.laid_out(part), self.denominator(step)))
+
+    def trial(self, length: int) -> Tensor:
+        """Return the loss of a row of a length, all of whose tokens train; of a rank's part of a longer one, without its group."""
+        layout = row_layout(_trial_row(length))
+        attends = self._context.trial if self._context else Varlen.of
+        return self._loss(layout, attends(layout, self._device), length)
+
+    def _loss(self, layout: Layout | Shard, varlen: Varlen, denominator: int) -> Tensor:
+        return self._answers.flat(collate_flat(layout, self._device), varlen, denominator)
+
+
+def _trial_row(length: int) -> TokenRow:
+    return TokenRow(array("i", [0]) * length, bytearray([1]) * length)
 
 
 def _work(row: TokenRow | Tree) -> Work:
@@ -141,7 +196,12 @@ def _work(row: TokenRow | Tree) -> Work:
 
 
 def sft_method(
-    rows: Sequence[TokenRow], packing: bool, model: Any, device: torch.device, bundles: Tally | None = None
+    rows: Sequence[TokenRow],
+    packing: bool,
+    model: Any,
+    device: torch.device,
+    bundles: Tally | None = None,
+    context: Context | None = None,
 ) -> Sft | PackedSft:
     """Pack the rows if that was asked for and is exact on this base; say why where it isn't."""
     if not packing:
@@ -149,11 +209,13 @@ def sft_method(
     if reason := why_padded(model.get_base_model().config):
         print(f"rows are padded, not packed: {reason}", flush=True)
         return Sft(rows, model, device, bundles)
-    return PackedSft(rows, model, device, bundles)
+    return PackedSft(rows, model, device, bundles, context)
 
 
-def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: Path, template: Template) -> Prepared:
-    """Read the run's rows from `path`, which is cheap beside the base in `folder`."""
+def prepared(
+    plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: Path, template: Template, ranks: Ranks
+) -> Prepared:
+    """Read the run's rows from `path`, which is cheap beside the base in `folder`; make the method once ranks are connected."""
     lora = plan.lora
     wanted = "preference" if lora.method == "dpo" else "chat"
     if data.kind != wanted:
@@ -166,14 +228,18 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
         found = f"method {lora.method}" + (" by TRL" if lora.trainer == "TRL" else "")
         raise RunFailure(Reason.INVALID_SPEC, f"spec.lora.bundle: belongs to sft by Halo, found {found}; remove it")
     longest = lora.max_length or base.context_length
+    if plan.context_parallel and plan.context_parallel.group > 1:
+        rows_can_be_split(plan, base, folder)
     if lora.method == "sft":
         steps = fitting_rows(training_rows(data, path, template), longest, lora.overlength)
         if lora.bundle:
-            forks = lora.packing and why_padded(load_config(base, folder)) is None
-            return _of_bundles(steps, plan, data.name, longest if forks else None)
+            forks = lora.packing and takes_trees(load_config(base, folder))
+            return _of_bundles(steps, plan, data.name, longest if forks else None, ranks)
         rows = RowStore(steps)
         if lora.trainer != "TRL":
-            return lambda model, device: sft_method(rows, lora.packing, model, device)
+            return lambda model, device: sft_method(
+                rows, lora.packing, model, device, context=Context.of(plan.context_parallel, ranks)
+            )
 
         def sft(model: Any, device: torch.device) -> Method:
             from halo_trainer.trl.sft import TrlSft
@@ -191,12 +257,17 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
     return dpo
 
 
-def _of_bundles(steps: Iterable[TokenRow], plan: TrainPlan, data: str, longest_tree: int | None) -> Prepared:
+def _of_bundles(
+    steps: Iterable[TokenRow], plan: TrainPlan, data: str, longest_tree: int | None, ranks: Ranks
+) -> Prepared:
     """Bundle the steps as trees of at most so many tokens, or, on a base that takes none, in rows that end at a fork."""
-    lora, tally = plan.lora, Tally()
+    lora, split, tally = plan.lora, plan.context_parallel, Tally()
     most = lora.bundle or 1
     if longest_tree is not None:
+        if split:
+            # A bundle must not take more memory than the longest row that the group was made for.
+            longest_tree = min(longest_tree, split.group * split.whole_row)
         trees = bundled(tree_bundles(steps, most, longest_tree, tally), most, data, tally)
-        return lambda model, device: PackedSft(trees, model, device, tally)
+        return lambda model, device: PackedSft(trees, model, device, tally, Context.of(split, ranks))
     rows = bundled(linear_bundles(steps, most, tally), most, data, tally)
-    return lambda model, device: sft_method(rows, lora.packing, model, device, tally)
+    return lambda model, device: sft_method(rows, lora.packing, model, device, tally, Context.of(split, ranks))

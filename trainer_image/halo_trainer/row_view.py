@@ -146,9 +146,9 @@ def _bundles(
 ) -> Iterator[TokenRow] | Iterator[Tree]:
     """Bundle steps as a run on this base would that packs its rows."""
     # It imports torch, which nothing else here needs.
-    from halo_trainer.attention import why_padded
+    from halo_trainer.attention import takes_trees
 
-    if why_padded(load_config(base, folder)) is None:
+    if takes_trees(load_config(base, folder)):
         return tree_bundles(steps, most, base.context_length, tally)
     return linear_bundles(steps, most, tally)
 

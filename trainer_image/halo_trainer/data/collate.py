@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from halo_trainer.data.layout import Layout
+from halo_trainer.data.split import Shard
 from halo_trainer.data.template import TokenRow
 
 
@@ -29,11 +30,11 @@ def collate(rows: Sequence[TokenRow], padding: int, device: torch.device) -> Mic
     predicts = trained[:, 1:]
     positions = predicts.any(dim=0).nonzero().squeeze(-1)
     return MicroBatch(
-        ids.to(device),
-        attention.to(device),
-        positions.to(device),
-        ids[:, 1:][:, positions].to(device),
-        predicts[:, positions].to(device),
+        sent(ids, device),
+        sent(attention, device),
+        sent(positions, device),
+        sent(ids[:, 1:][:, positions], device),
+        sent(predicts[:, positions], device),
     )
 
 
@@ -67,8 +68,8 @@ class FlatBatch:
     targets_BK: Tensor
 
 
-def collate_flat(layout: Layout, device: torch.device) -> FlatBatch:
-    """Return a layout with the positions that predict a trained token."""
+def collate_flat(layout: Layout | Shard, device: torch.device) -> FlatBatch:
+    """Return a layout, or a rank's part of one, with the positions that predict a trained token."""
     ids, depths, predicts, targets = (
         torch.tensor(part, dtype=torch.long).unsqueeze(0)
         for part in (layout.ids, layout.positions, layout.predicts, layout.targets)
@@ -77,12 +78,17 @@ def collate_flat(layout: Layout, device: torch.device) -> FlatBatch:
     # Without a fork each token is predicted by the one before it, so the positions are sorted already.
     forks = not torch.equal(positions, predicts.squeeze(0))
     return FlatBatch(
-        ids.to(device),
-        depths.to(device),
-        positions.to(device),
-        place.squeeze(0).to(device) if forks else None,
-        targets.to(device),
+        sent(ids, device),
+        sent(depths, device),
+        sent(positions, device),
+        sent(place.squeeze(0), device) if forks else None,
+        sent(targets, device),
     )
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Send a tensor to the device; from pinned memory, as from other memory the host would first wait for the GPU's work."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def trained_tokens(rows: Sequence[TokenRow]) -> int:
