@@ -115,6 +115,15 @@ class ParentPlan(ApiModel):
     )
 
 
+class ContextParallel(ApiModel):
+    """How long rows are split over GPUs."""
+
+    group: Annotated[
+        int, Field(ge=1, description="How many ranks share a row, consecutive ones of one node; 1: no row is split.")
+    ]
+    whole_row: Annotated[int, Field(ge=1, description="Tokens up to which a row is left whole on one rank.")]
+
+
 class TrainPlan(ApiModel):
     """What to train: every default is resolved."""
 
@@ -126,6 +135,7 @@ class TrainPlan(ApiModel):
     output: Annotated[VolumeUri, Field(description="The attempt's own folder; an attempt writes nowhere else.")]
     parent: ParentPlan | None = None
     resume: ResumeFrom | None = None
+    context_parallel: ContextParallel | None = None
 
 
 class PublishPlan(ApiModel):

@@ -132,6 +132,17 @@ CONTEXT_PARALLEL = (
     ),
     at_creation(
         any_of(
+            "self.base != 'lora_trl'",
+            NO_LORA,
+            "!has(self.contextParallel)",
+            "!has(self.lora.packing)",
+            "self.lora.packing",
+        ),
+        "'splits rows that are packed, found lora.packing false; remove one of them'",
+        ".contextParallel",
+    ),
+    at_creation(
+        any_of(
             "self.base != 'halo_rlvr'",
             "!has(self.contextParallel)",
             "self.contextParallel == 2",

@@ -12,7 +12,7 @@ from tests.api import pods
 from tests.api.kube import Kubectl
 from tests.api.operator_process import OperatorProcess, dataset, replica, training_job
 from tests.api.pods import failed, trained
-from tests.api.stage import Stage, attempts
+from tests.api.stage import GROUP, Stage, attempts
 
 pytestmark = pytest.mark.api
 
@@ -60,11 +60,12 @@ def test_a_condition_refuses(
 
 def test_what_is_not_built_yet_is_refused_once_all_else_is_right(stage: Stage, operator: OperatorProcess) -> None:
     stage.inspected_dataset()
-    stage.create(training_job(stage.base, contextParallel="auto"))
+    stage.api.patch(f"{GROUP}/basemodels/{stage.base}", {"spec": {"source": "hf://org/smol"}})
+    stage.create(training_job(stage.base))
     stage.until_state("Refused", seconds=TOLD_WITHIN)
     found = stage.condition("Accepted")
     assert (found["status"], found["reason"]) == ("False", "NotYetAvailable")
-    assert "spec.contextParallel: found auto" in found["message"]
+    assert "found no pvc:// source" in found["message"]
 
 
 def test_a_missing_dataset_is_waited_for(stage: Stage, operator: OperatorProcess) -> None:

@@ -104,6 +104,7 @@ CONTEXT_PARALLEL = [
     row("a number with lora_trl", at(SFT, "spec.contextParallel", "auto"), {"contextParallel": 4}, "spec.contextParallel", "must be auto with base lora_trl, found 4", also=("base",)),
     row("auto with dpo", DPO, {"contextParallel": "auto"}, "spec.contextParallel", "belongs to sft with trainer Halo, found method dpo", "remove it", also=("lora.method",)),
     row("auto with the trainer TRL", at(SFT, "spec.contextParallel", "auto"), {"lora.trainer": "TRL"}, "spec.contextParallel", "found trainer TRL", "remove it", also=("contextParallel",)),
+    row("auto without packing", at(SFT, "spec.contextParallel", "auto"), {"lora.packing": False}, "spec.contextParallel", "splits rows that are packed, found lora.packing false", "remove one", also=("contextParallel",)),
     row("auto with halo_rlvr", at(RLVR, "spec.contextParallel", 2), {"contextParallel": "auto"}, "spec.contextParallel", "the number 2 or 4 with base halo_rlvr, found auto", also=("base",)),
     row("3 with halo_rlvr", at(RLVR, "spec.contextParallel", 2), {"contextParallel": 3}, "spec.contextParallel", "the number 2 or 4 with base halo_rlvr, found 3", also=("base",)),
     row("2 in quotes with halo_rlvr", at(RLVR, "spec.contextParallel", 2), {"contextParallel": "2"}, "spec.contextParallel", "the number 2 or 4 with base halo_rlvr", also=("base",)),

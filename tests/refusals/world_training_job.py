@@ -221,6 +221,7 @@ LAYOUT: list[Row] = [
     Row("rows that 8 GPUs can't hold", rows(300_000, 8), rows(262_144, 8), "Unfit", ("300000 / 32768 = 10 pieces, found more than 8", "262144 tokens"), "rows of up to 300000 tokens", also=("spec.contextParallel",)),
     Row("GPUs that are not whole groups", rows(100_000, 6), rows(100_000, 8), "Unfit", ("100000 / 32768 = 4 pieces, so that 4 GPUs share a row, found 6, no multiple of 4; use 8",), "rows of up to 100000 tokens", also=("spec.contextParallel",)),
     Row("a group across nodes", rows(200_000, 8, per_node=4), rows(100_000, 8, per_node=4), "Unfit", ("8 GPUs share a row, found nodes of 4",), "rows of up to 200000 tokens, perNode 4", also=("spec.contextParallel",)),
+    Row("groups that fill no whole nodes", rows(100_000, 12, per_node=6), rows(60_000, 12, per_node=6), "Unfit", ("4 GPUs share a row, found 12 on nodes of 6", "no multiple of 4", "use 4"), "rows of up to 100000 tokens, perNode 6", also=("spec.contextParallel", *COUNT)),
     Row("fewer rows than groups", rows(60_000, 8, batch=3), rows(60_000, 8, batch=4), "Unfit", ("found 3 rows a step for 4 groups of 2 GPUs", "use at least 4"), "rows of up to 60000 tokens", also=COUNT),
 ]  # fmt: skip
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from halo_trainer.data.layout import Layout
 from halo_trainer.data.template import TokenRow
 
 # For gradients, which are held to a bound in floating point: the same draws each time, since a lone row's own rounding can be
@@ -61,6 +62,21 @@ def rows_of(tree: list[Segment]) -> list[TokenRow]:
         trained = bytearray(len(ids) - len(segment.ids)) + segment.trained
         if any(trained[1:]):
             found.append(TokenRow(ids, trained))
+    return found
+
+
+def seen(layout: Layout) -> list[list[int]]:
+    """The places that each place sees, by the rule of spans."""
+    found = []
+    for place, span in enumerate(layout.spans):
+        above: list[int] = []
+        parent = span.parent
+        while parent is not None:
+            above = [*range(layout.spans[parent].start, layout.spans[parent].end), *above]
+            parent = layout.spans[parent].parent
+        assert place == 0 or span.start == layout.spans[place - 1].end
+        found += [[*above, *range(span.start, at + 1)] for at in range(span.start, span.end)]
+    assert len(found) == len(layout)
     return found
 
 

@@ -8,26 +8,11 @@ from array import array
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from random_layouts import Segment, path, segments, token_rows
+from random_layouts import Segment, path, seen, segments, token_rows
 
 from halo_trainer.data.batches import micro_batches, packs, rank_share
-from halo_trainer.data.layout import Layout, joined, packed, row_layout, tree_layout
+from halo_trainer.data.layout import joined, packed, row_layout, tree_layout
 from halo_trainer.data.template import TokenRow
-
-
-def seen(layout: Layout) -> list[list[int]]:
-    """The places that each place sees, by the rule of spans."""
-    found = []
-    for place, span in enumerate(layout.spans):
-        above: list[int] = []
-        parent = span.parent
-        while parent is not None:
-            above = [*range(layout.spans[parent].start, layout.spans[parent].end), *above]
-            parent = layout.spans[parent].parent
-        assert place == 0 or span.start == layout.spans[place - 1].end
-        found += [[*above, *range(span.start, at + 1)] for at in range(span.start, span.end)]
-    assert len(found) == len(layout)
-    return found
 
 
 @given(tree=segments())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from halo_api.run_file import ContextParallel
 from halo_api.run_status import FrozenLora
 from halo_operator.plan.freeze import freeze
+from halo_operator.plan.pods import Start, trainer_pods
 from halo_operator.plan.split import group_for
 from halo_operator.plan.topology import layout_of
 from halo_operator.plan.world import BaseEntry, RunWorld
@@ -85,6 +87,7 @@ def test_halo_rft_freezes_what_was_asked() -> None:
         ("one node", b.world(spec=b.spec(gpu={"type": "h100", "count": 4})), (1, 4, 4, None, None, [])),
         ("two nodes", b.world(spec=b.spec(gpu={"type": "h100", "count": 16}, batch=16)), (2, 8, 16, None, None, [])),
         ("long rows", table.rows(60_000, 8), (1, 8, 8, 2, 4, [])),
+        ("long rows on two nodes", table.rows(200_000, 16), (2, 8, 16, 8, 2, [])),
         ("an online run", b.of_tasks(b.rlvr_spec()), (1, 1, 1, None, None, [1])),
         ("the Workspace's default", b.of_tasks(b.rlvr_spec(gpu=table.EIGHT), workspace=b.workspace(pipeline={"rolloutGpus": 3})), (1, 5, 5, None, None, [3])),
         ("the base's own GPUs", table.split(4, BaseEntry("smol", b.base(gpus=2))), (1, 2, 2, None, None, [2])),
@@ -97,6 +100,25 @@ def test_gpus_are_laid_out(what: str, world: RunWorld, expected: tuple) -> None:
     servers = [server.gpus for server in found.rollout]
     layout = (found.nodes, found.gpus_per_node, found.trainer_gpus, found.context_parallel, found.groups, servers)
     assert layout == expected, what
+
+
+@pytest.mark.parametrize(
+    ("asked", "world", "group"),
+    [
+        ("nothing", b.world(), None),
+        ("auto, and no row needs it", b.world(spec=b.spec(contextParallel="auto")), 1),
+        ("auto", table.rows(100_000, 16, batch=16), 4),
+    ],
+)
+def test_the_run_file_says_how_many_ranks_share_which_rows(asked: str, world: RunWorld, group: int | None) -> None:
+    layout = layout_of(world)
+    pods = trainer_pods(world.meta, world.spec, freeze(world), layout, Start(attempt=1), world.environment)
+    plans = [b.run_file(pod).train for pod in pods]
+    assert len(plans) == layout.nodes
+    expected = None if group is None else ContextParallel(group=group, whole_row=32_768)
+    assert [plan.context_parallel for plan in plans if plan] == [expected] * layout.nodes, asked
+    # Ranks count over nodes one after the other, so that consecutive ones share a node.
+    assert group is None or layout.gpus_per_node % group == 0
 
 
 def test_a_long_row_is_shared_by_as_few_gpus_as_hold_it() -> None:

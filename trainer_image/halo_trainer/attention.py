@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from halo_trainer.data.layout import Layout
+from halo_trainer.data.split import Shard
 from halo_trainer.recurrent import install_recurrent
 
 NAME = "halo"
@@ -30,6 +32,8 @@ PROVEN = (*ATTENDING, *HYBRID)
 ROPE_BY_LENGTH = ("dynamic", "longrope")
 # Queries behind the keys of an ancestor are masked in blocks, so that no mask has more than this many rows.
 BLOCK = 256
+# From a rank's keys and values (B, G, T, D), along T, to those that its queries may see.
+Gather = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class Varlen:
     """What each of N runs attends to.
 
     `queries` and `keys` are their numbers in each run; `index_S` says where in the flat sequence each key is taken from, None
-    where the keys lie as the queries do. The last two, for the GPU's kernel, are where each run begins, and the end.
+    where the keys lie as the queries do. The next two, for the GPU's kernel, are where each run begins, and the end. `gather`
+    turns this rank's keys and values into those of its whole group, which `index_S` then speaks of; None where it sees its own.
     """
 
     queries: list[int]
@@ -45,21 +50,39 @@ class Varlen:
     index_S: Tensor | None
     queries_M: Tensor
     keys_M: Tensor
+    gather: Gather | None = None
 
     @classmethod
     def of(cls, layout: Layout, device: torch.device) -> Varlen:
         """Return what the runs of a layout attend to."""
         runs = layout.runs
-        queries = [run.end - run.start for run in runs]
-        keys = [sum(end - start for start, end in run.keys) for run in runs]
+        moved = any(run.before for run in runs)
+        return cls._made([run.end - run.start for run in runs], [run.keys for run in runs], moved, device)
+
+    @classmethod
+    def of_shard(cls, shard: Shard, gather: Gather | None, device: torch.device) -> Varlen:
+        """Return what one rank's runs attend to, among what `gather` returns."""
+        moved = gather is not None or any(len(keys) > 1 for keys in shard.keys)
+        return cls._made(list(shard.queries), shard.keys, moved, device, gather)
+
+    @classmethod
+    def _made(
+        cls,
+        queries: list[int],
+        slices: Sequence[tuple[tuple[int, int], ...]],
+        moved: bool,
+        device: torch.device,
+        gather: Gather | None = None,
+    ) -> Varlen:
+        keys = [sum(end - start for start, end in each) for each in slices]
         index = None
-        if any(run.before for run in runs):
-            index = torch.cat([torch.arange(start, end) for run in runs for start, end in run.keys]).to(device)
+        if moved:
+            index = torch.cat([torch.arange(start, end) for each in slices for start, end in each]).to(device)
         queries_M, keys_M = (
             torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
             for lengths in (queries, keys)
         )
-        return cls(queries, keys, index, queries_M, keys_M)
+        return cls(queries, keys, index, queries_M, keys_M, gather)
 
 
 def halo_attention(
@@ -77,6 +100,8 @@ def halo_attention(
     """Attend run by run, H query heads over G groups of keys and values; return the outputs as (B, T, H, D) and no weights."""
     if varlen is None or attention_mask is not None or query_BHTD.shape[0] != 1:
         raise ValueError("the attention `halo` takes one flat sequence, no mask, and varlen=Varlen.of(layout, device)")
+    if varlen.gather is not None:
+        key_BGTD, value_BGTD = varlen.gather(key_BGTD, value_BGTD)
     if varlen.index_S is not None:
         key_BGTD, value_BGTD = (part.index_select(2, varlen.index_S) for part in (key_BGTD, value_BGTD))
     if _flash_fits(query_BHTD, dropout):

@@ -15,13 +15,16 @@ from halo_trainer.attention import Varlen, install, takes_trees, why_padded
 from halo_trainer.data.batches import micro_batches, packs
 from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.collate import collate, collate_flat, trained_tokens
-from halo_trainer.data.layout import joined, row_layout, tree_layout
+from halo_trainer.data.layout import Layout, joined, row_layout, tree_layout
 from halo_trainer.data.load import fitting_rows, load_config, load_tokenizer, training_pairs, training_rows
+from halo_trainer.data.split import Shard
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
 from halo_trainer.flops import Work, rows_work, summed
 from halo_trainer.model import answer_logits, flat_logits
 from halo_trainer.objectives.sft import sft_loss
+from halo_trainer.parallel.context import Context
+from halo_trainer.parallel.ranks import Ranks
 
 
 class Share(NamedTuple):
@@ -105,24 +108,42 @@ def bundled(bundles: Iterable[Bundle], most: int, data: str, tally: Tally) -> li
 
 
 class PackedSft(Supervised):
-    """Rows, or trees of steps, side by side in one flat sequence: none sees beyond itself, and there is no padding."""
+    """Rows, or trees of steps, side by side in one flat sequence: none sees beyond itself, and there is no padding.
+
+    With a context, a group of ranks has such a sequence together.
+    """
 
     def __init__(
-        self, rows: Sequence[TokenRow | Tree], model: Any, device: torch.device, bundles: Tally | None = None
+        self,
+        rows: Sequence[TokenRow | Tree],
+        model: Any,
+        device: torch.device,
+        bundles: Tally | None = None,
+        context: Context | None = None,
     ) -> None:
         super().__init__([_work(row) for row in rows], bundles)
-        self._rows, self._model, self._device = rows, model, device
+        self._rows, self._model, self._device, self._context = rows, model, device, context
         install(model.get_base_model())
         self._longest = max(self.lengths)
 
     def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
+        if self._context:
+            return self._context.passes(share, self.lengths, size)
         return packs(share, self.lengths, size * self._longest)
 
+    def laid_out(self, part: Sequence[int]) -> tuple[Layout | Shard, Varlen]:
+        """Return what this process has of a pass, and what it attends to."""
+        rows = [self._rows[index] for index in part]
+        layouts = [tree_layout(row.segments) if isinstance(row, Tree) else row_layout(row) for row in rows]
+        if self._context:
+            return self._context.laid_out(layouts, self._device)
+        layout = joined(layouts)
+        return layout, Varlen.of(layout, self._device)
+
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
-        rows = (self._rows[index] for index in part)
-        layout = joined(tree_layout(row.segments) if isinstance(row, Tree) else row_layout(row) for row in rows)
+        layout, varlen = self.laid_out(part)
         flat = collate_flat(layout, self._device)
-        logits_BKV = flat_logits(self._model, flat, Varlen.of(layout, self._device))
+        logits_BKV = flat_logits(self._model, flat, varlen)
         every_BK = torch.ones_like(flat.targets_BK, dtype=torch.bool)
         return Share(sft_loss(logits_BKV, flat.targets_BK, every_BK, self.denominator(step)))
 
@@ -134,7 +155,12 @@ def _work(row: TokenRow | Tree) -> Work:
 
 
 def sft_method(
-    rows: list[TokenRow], packing: bool, model: Any, device: torch.device, bundles: Tally | None = None
+    rows: list[TokenRow],
+    packing: bool,
+    model: Any,
+    device: torch.device,
+    bundles: Tally | None = None,
+    context: Context | None = None,
 ) -> Sft | PackedSft:
     """Pack the rows if that was asked for and is exact on this base; say why where it isn't."""
     if not packing:
@@ -142,11 +168,13 @@ def sft_method(
     if reason := why_padded(model.get_base_model().config):
         print(f"rows are padded, not packed: {reason}", flush=True)
         return Sft(rows, model, device, bundles)
-    return PackedSft(rows, model, device, bundles)
+    return PackedSft(rows, model, device, bundles, context)
 
 
-def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: Path, template: Template) -> Prepared:
-    """Read the run's rows from `path`, which is cheap beside the base in `folder`."""
+def prepared(
+    plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: Path, template: Template, ranks: Ranks
+) -> Prepared:
+    """Read the run's rows from `path`, which is cheap beside the base in `folder`; make the method once ranks are connected."""
     lora = plan.lora
     wanted = "preference" if lora.method == "dpo" else "chat"
     if data.kind != wanted:
@@ -159,14 +187,18 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
         found = f"method {lora.method}" + (" by TRL" if lora.trainer == "TRL" else "")
         raise RunFailure(Reason.INVALID_SPEC, f"spec.lora.bundle: belongs to sft by Halo, found {found}; remove it")
     longest = lora.max_length or base.context_length
+    if plan.context_parallel and plan.context_parallel.group > 1:
+        rows_can_be_split(plan, base, folder)
     if lora.method == "sft":
         steps = fitting_rows(training_rows(data, path, template), longest, lora.overlength)
         if lora.bundle:
             forks = lora.packing and takes_trees(load_config(base, folder))
-            return _of_bundles(steps, plan, data.name, longest if forks else None)
+            return _of_bundles(steps, plan, data.name, longest if forks else None, ranks)
         rows = list(steps)
         if lora.trainer != "TRL":
-            return lambda model, device: sft_method(rows, lora.packing, model, device)
+            return lambda model, device: sft_method(
+                rows, lora.packing, model, device, context=Context.of(plan.context_parallel, ranks)
+            )
 
         def sft(model: Any, device: torch.device) -> Method:
             from halo_trainer.trl.sft import TrlSft
@@ -184,12 +216,31 @@ def prepared(plan: TrainPlan, base: BaseRef, data: DataRef, path: Path, folder: 
     return dpo
 
 
-def _of_bundles(steps: Iterable[TokenRow], plan: TrainPlan, data: str, longest_tree: int | None) -> Prepared:
+def rows_can_be_split(plan: TrainPlan, base: BaseRef, folder: Path) -> None:
+    """Raise RunFailure where rows can't be split over GPUs: they must lie flat, and each layer must attend to keys from anywhere."""
+    lora, what = plan.lora, "spec.contextParallel: rows that are split over GPUs"
+    if lora.method != "sft" or lora.trainer == "TRL":
+        found = "trainer TRL" if lora.trainer == "TRL" else f"method {lora.method}"
+        raise RunFailure(Reason.INVALID_SPEC, f"{what} belong to sft by Halo, found {found}; remove it")
+    if not lora.packing:
+        raise RunFailure(
+            Reason.INVALID_SPEC, f"{what} are packed, found packing false; set spec.lora.packing: true, or remove one"
+        )
+    if reason := why_padded(load_config(base, folder)):
+        raise RunFailure(Reason.INVALID_SPEC, f"{what}: base {base.name} has none, since {reason}; remove it")
+
+
+def _of_bundles(
+    steps: Iterable[TokenRow], plan: TrainPlan, data: str, longest_tree: int | None, ranks: Ranks
+) -> Prepared:
     """Bundle the steps as trees of at most so many tokens, or, on a base that takes none, in rows that end at a fork."""
-    lora, tally = plan.lora, Tally()
+    lora, split, tally = plan.lora, plan.context_parallel, Tally()
     most = lora.bundle or 1
     if longest_tree is not None:
+        if split:
+            # A bundle must not take more memory than the longest row that the group was made for.
+            longest_tree = min(longest_tree, split.group * split.whole_row)
         trees = bundled(tree_bundles(steps, most, longest_tree, tally), most, data, tally)
-        return lambda model, device: PackedSft(trees, model, device, tally)
+        return lambda model, device: PackedSft(trees, model, device, tally, Context.of(split, ranks))
     rows = bundled(linear_bundles(steps, most, tally), most, data, tally)
-    return lambda model, device: sft_method(rows, lora.packing, model, device, tally)
+    return lambda model, device: sft_method(rows, lora.packing, model, device, tally, Context.of(split, ranks))

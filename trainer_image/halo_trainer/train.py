@@ -100,7 +100,7 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: B
         parent = read_parent(plan.parent, plan, file.base, volumes)
     base = Path(volume_path(file.base.source, volumes))
     template = load_template(file.base, base)
-    make = prepared(plan, file.base, file.data, Path(volume_path(file.data.source, volumes)), base, template)
+    make = prepared(plan, file.base, file.data, Path(volume_path(file.data.source, volumes)), base, template, ranks)
     model = attach_lora(load_base(file.base, base), plan.lora, plan.seed)
     if parent:
         start_from(parent, model, plan.lora)
@@ -171,7 +171,9 @@ def train_step(run: Run, stop: threading.Event) -> Done:
     """Do one optimizer step."""
     plan, lora, ranks, step = run.plan, run.plan.lora, run.ranks, run.state.step
     indices = step_rows(len(run.method.lengths), plan.batch, plan.seed, step)
-    share = rank_share(indices, run.method.lengths, ranks.rank, ranks.world)
+    # Of ranks that split rows, each has its whole group's.
+    sharing = plan.context_parallel.group if plan.context_parallel else 1
+    share = rank_share(indices, run.method.lengths, ranks.rank // sharing, ranks.world // sharing)
     torch.manual_seed(derived_seed(plan.seed, "dropout", step, ranks.rank))
     run.optimizer.zero_grad(set_to_none=True)
     loss = torch.zeros((), dtype=torch.float64, device=run.device)

@@ -10,6 +10,7 @@ from halo_api.catalog import BaseModelSpec
 from halo_api.report import Deadline
 from halo_api.run_file import (
     BaseRef,
+    ContextParallel,
     DataRef,
     Layout,
     ParentPlan,
@@ -29,6 +30,7 @@ from halo_api.training_job import TrainingJobSpec
 from halo_operator.plan import names
 from halo_operator.plan.pod_template import FILES_RESOURCES, owner, pod
 from halo_operator.plan.resolve import ROWS
+from halo_operator.plan.split import WHOLE_ROW
 from halo_operator.plan.world import DatasetWorld, Environment, Meta, Object
 
 GRACE_SECONDS = 60.0
@@ -115,6 +117,7 @@ def train_file(
             output=f"{run_uri(frozen.artifacts_claim, meta.uid)}/{attempt_name(attempt)}",
             parent=parent_plan(frozen.parent) if frozen.parent else None,
             resume=start.resume,
+            context_parallel=context_parallel(spec, layout),
         ),
         layout=Layout(
             nodes=layout.nodes,
@@ -128,6 +131,13 @@ def train_file(
         grace_seconds=GRACE_SECONDS,
         publish_seconds=start.publish_seconds,
     )
+
+
+def context_parallel(spec: TrainingJobSpec, layout: Topology) -> ContextParallel | None:
+    """Return how rows are split, also where none need be: then bundles must not become longer than a GPU takes."""
+    if spec.context_parallel is None:
+        return None
+    return ContextParallel(group=layout.context_parallel or 1, whole_row=WHOLE_ROW)
 
 
 def parent_plan(parent: FrozenParent) -> ParentPlan:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from halo_trainer.data.layout import Layout
+from halo_trainer.data.split import Shard
 from halo_trainer.data.template import TokenRow
 
 
@@ -67,8 +68,8 @@ class FlatBatch:
     targets_BK: Tensor
 
 
-def collate_flat(layout: Layout, device: torch.device) -> FlatBatch:
-    """Return a layout with the positions that predict a trained token."""
+def collate_flat(layout: Layout | Shard, device: torch.device) -> FlatBatch:
+    """Return a layout, or a rank's part of one, with the positions that predict a trained token."""
     ids, depths, predicts, targets = (
         torch.tensor(part, dtype=torch.long).unsqueeze(0)
         for part in (layout.ids, layout.positions, layout.predicts, layout.targets)

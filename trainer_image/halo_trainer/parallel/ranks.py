@@ -1,4 +1,4 @@
-"""The processes of a run: who this one is, and sums over all of them."""
+"""The processes of a run: who this one is, with which it shares rows, and sums over all of them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from halo_api.conditions import Reason
+from halo_trainer.failures import RunFailure
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Group:
+    """Consecutive processes that share rows, and this one's place among them; `handle` is torch's process group."""
+
+    rank: int = 0
+    size: int = 1
+    handle: Any = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,21 @@ class Ranks:
         dist.init_process_group(
             backend, rank=self.rank, world_size=self.world, timeout=timedelta(seconds=timeout_seconds)
         )
+
+    def group(self, size: int) -> Group:
+        """Return this process's group of so many; all processes must ask for the same groups in the same order."""
+        if self.world % size:
+            raise RunFailure(
+                Reason.INVALID_SPEC,
+                f"spec.contextParallel: {size} GPUs share a row, found {self.world}, no multiple of {size}; "
+                f"use {(self.world // size + 1) * size}",
+            )
+        if size == 1:
+            return Group()
+        import torch.distributed as dist
+
+        handles = [dist.new_group(range(first, first + size)) for first in range(0, self.world, size)]
+        return Group(self.rank % size, size, handles[self.rank // size])
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Add up the gradients of all processes. Each already has the whole batch's denominator, so there is no mean."""

@@ -146,6 +146,10 @@ def long_rows_find_a_group(world: RunWorld) -> Refusal | None:
         return unfit(
             f"spec.contextParallel: {sum_}, so that {group} GPUs share a row, found nodes of {gpu.spec.per_node} (GpuClass {gpu.name}), and a group never leaves its node; shorten the rows, or use another class"
         )
+    if gpu is not None and count > gpu.spec.per_node and gpu.spec.per_node % group:
+        return unfit(
+            f"spec.gpu.count: {sum_}, so that {group} GPUs share a row, found {count} on nodes of {gpu.spec.per_node} (GpuClass {gpu.name}), no multiple of {group}, and a group never leaves its node; use {gpu.spec.per_node // group * group}"
+        )
     return None
 
 
