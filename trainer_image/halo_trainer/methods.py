@@ -25,6 +25,7 @@ from halo_trainer.model import answer_logits, flat_logits
 from halo_trainer.objectives.sft import sft_loss
 from halo_trainer.parallel.context import Context
 from halo_trainer.parallel.ranks import Ranks
+from halo_trainer.recurrent import why_not_shared
 
 
 class Share(NamedTuple):
@@ -188,7 +189,7 @@ def prepared(
         raise RunFailure(Reason.INVALID_SPEC, f"spec.lora.bundle: belongs to sft by Halo, found {found}; remove it")
     longest = lora.max_length or base.context_length
     if plan.context_parallel and plan.context_parallel.group > 1:
-        rows_can_be_split(plan, base, folder)
+        rows_can_be_split(plan, base, folder, plan.context_parallel.group)
     if lora.method == "sft":
         steps = fitting_rows(training_rows(data, path, template), longest, lora.overlength)
         if lora.bundle:
@@ -216,8 +217,8 @@ def prepared(
     return dpo
 
 
-def rows_can_be_split(plan: TrainPlan, base: BaseRef, folder: Path) -> None:
-    """Raise RunFailure where rows can't be split over GPUs: they must lie flat, and each layer must attend to keys from anywhere."""
+def rows_can_be_split(plan: TrainPlan, base: BaseRef, folder: Path, ranks: int) -> None:
+    """Raise RunFailure where rows can't be split over so many GPUs: they must lie flat, and each layer must have its part of them."""
     lora, what = plan.lora, "spec.contextParallel: rows that are split over GPUs"
     if lora.method != "sft" or lora.trainer == "TRL":
         found = "trainer TRL" if lora.trainer == "TRL" else f"method {lora.method}"
@@ -226,7 +227,8 @@ def rows_can_be_split(plan: TrainPlan, base: BaseRef, folder: Path) -> None:
         raise RunFailure(
             Reason.INVALID_SPEC, f"{what} are packed, found packing false; set spec.lora.packing: true, or remove one"
         )
-    if reason := why_padded(load_config(base, folder)):
+    config = load_config(base, folder)
+    if reason := why_padded(config) or why_not_shared(config, ranks):
         raise RunFailure(Reason.INVALID_SPEC, f"{what}: base {base.name} has none, since {reason}; remove it")
 
 

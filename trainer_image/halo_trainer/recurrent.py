@@ -3,6 +3,7 @@
 Hybrids (Qwen3-Next, Qwen3.5, Qwen3.6) have such layers beside those of full attention. A state can go on along one row but can't
 be shared by two, so that rows pack and trees don't. Where transformers has found their packages on a GPU, the kernels of
 flash-linear-attention and causal-conv1d are told where rows begin; elsewhere the rule is computed here, chunk by chunk.
+Of rows that a group of ranks shares, each rank computes some heads.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import functools
 import itertools
 import sys
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +20,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from halo_trainer.parallel.heads import SharedRows
+
 if TYPE_CHECKING:
     from halo_trainer.attention import Varlen
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """The rows of a flat sequence, by their lengths: those that are whole here, behind a rank's slices of those that a group shares."""
+
+    whole: tuple[int, ...]
+    shared: SharedRows | None = None
+
 
 # Tokens of a chunk: within one the rule is a product of matrices, from one to the next it is a scan.
 CHUNK = 64
@@ -80,8 +93,8 @@ class Rows:
         )
 
 
-# One for the layers of a forward pass, and of its backward pass where activations are computed again.
-_rows_of = functools.lru_cache(maxsize=1)(Rows.of)
+# Of whole and of shared rows, once for the layers of a pass.
+_rows_of = functools.lru_cache(maxsize=2)(Rows.of)
 
 
 def gated_delta_rule(
@@ -149,46 +162,71 @@ def halo_delta_net(
     **_: Any,
 ) -> Tensor:
     """The forward pass of a layer of transformers for rows side by side: hidden states (1, T, D) to (1, T, D)."""
-    if varlen is None or varlen.index_S is not None or cache_params is not None or attention_mask is not None:
+    rows = varlen.rows if varlen else None
+    if rows is None or cache_params is not None or attention_mask is not None:
         raise ValueError(
             "a layer with a state takes rows side by side, no tree, cache or mask: varlen=Varlen.of(layout, device)"
         )
-    rows = _rows_of(tuple(varlen.queries), layer.conv_kernel_size - 1, hidden_states.device)
-    mixed_TC, gate, beta_TH, step_TH = _projected(layer, hidden_states)
-    mixed_TC = _convolved(layer, mixed_TC, rows)
-    query, key, value = torch.split(mixed_TC, [layer.key_dim, layer.key_dim, layer.value_dim], dim=1)
-    shared = layer.num_v_heads // layer.num_k_heads
-    # (T, heads, width); some value heads share a key head.
-    query, key = (
-        part.reshape(len(part), -1, layer.head_k_dim).repeat_interleave(shared, dim=1) for part in (query, key)
-    )
-    value = value.reshape(len(value), -1, layer.head_v_dim)
-    exact = torch.promote_types(step_TH.dtype, torch.float32)
-    log_decay_TH = -layer.A_log.to(exact).exp() * F.softplus(step_TH.to(exact) + layer.dt_bias)
-    out_THV = _ruled(layer, query, key, value, log_decay_TH, beta_TH.sigmoid(), rows)
-    normed = layer.norm(out_THV.reshape(-1, layer.head_v_dim), gate.reshape(-1, layer.head_v_dim))
+    *parts_TP, gate = _projected(layer, hidden_states)
+    shared, own = rows.shared, sum(rows.whole)
+    split_TP, whole_TP = zip(*(torch.split(part, [len(part) - own, own]) for part in parts_TP), strict=True)
+    out = []
+    if shared is not None:
+        ranks, widths = shared.group.size, [part.shape[1] // shared.group.size for part in parts_TP]
+        sent_TGP = torch.cat([_by_heads(layer, part, ranks) for part in split_TP], dim=2)
+        every_SP = torch.split(shared.to_heads(sent_TGP), widths, dim=1)
+        share = _read(layer, every_SP, shared.lengths, shared.group.rank, ranks)
+        out.append(shared.to_tokens(share.flatten(1)).flatten(1))
+    if own:
+        out.append(_read(layer, whole_TP, rows.whole).flatten(1))
+    normed = layer.norm(torch.cat(out).reshape(-1, layer.head_v_dim), gate.reshape(-1, layer.head_v_dim))
     output: Tensor = layer.out_proj(normed.reshape(1, -1, layer.value_dim))
     return output
 
 
+def _read(layer: Any, parts: Sequence[Tensor], lengths: tuple[int, ...], share: int = 0, shares: int = 1) -> Tensor:
+    """What one of so many equal shares of the heads reads from the states of whole rows of these lengths: (T, heads, width)."""
+    mixed_TC, beta_TH, step_TH = parts
+    rows = _rows_of(lengths, layer.conv_kernel_size - 1, mixed_TC.device)
+    filter_KC = _by_heads(layer, layer.conv1d.weight.squeeze(1).T, shares)[:, share]
+    mixed_TC = _convolved(layer, mixed_TC, filter_KC, rows)
+    keys = layer.key_dim // shares
+    query, key, value = torch.split(mixed_TC, [keys, keys, layer.value_dim // shares], dim=1)
+    # Some value heads share a key head.
+    sharing = layer.num_v_heads // layer.num_k_heads
+    query, key = (
+        part.reshape(len(part), -1, layer.head_k_dim).repeat_interleave(sharing, dim=1) for part in (query, key)
+    )
+    value = value.reshape(len(value), -1, layer.head_v_dim)
+    exact = torch.promote_types(step_TH.dtype, torch.float32)
+    rate_H, bias_H = (part.chunk(shares)[share] for part in (layer.A_log.to(exact).exp(), layer.dt_bias))
+    log_decay_TH = -rate_H * F.softplus(step_TH.to(exact) + bias_H)
+    return _ruled(layer, query, key, value, log_decay_TH, beta_TH.sigmoid(), rows)
+
+
+def _by_heads(layer: Any, part: Tensor, shares: int) -> Tensor:
+    """From (T, C), or numbers of each value head (T, H), to equal shares of the heads (T, shares, …)."""
+    kinds = [layer.key_dim, layer.key_dim, layer.value_dim] if part.shape[1] != layer.num_v_heads else [part.shape[1]]
+    return torch.cat([kind.reshape(len(part), shares, -1) for kind in torch.split(part, kinds, dim=1)], dim=2)
+
+
 def _projected(layer: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Queries, keys and values before the convolution (T, C), the output's gate, and two numbers for each value head (T, H)."""
+    """Queries, keys and values before the convolution (T, C), two numbers for each value head (T, H), and the output's gate."""
     if hasattr(layer, "in_proj_qkvz"):
         parts = layer.fix_query_key_value_ordering(layer.in_proj_qkvz(hidden), layer.in_proj_ba(hidden))
         query, key, value, gate, beta, step = (part.squeeze(0) for part in parts)
-        return torch.cat([part.flatten(1) for part in (query, key, value)], dim=1), gate, beta, step
-    mixed, gate, beta, step = (getattr(layer, f"in_proj_{name}")(hidden).squeeze(0) for name in ("qkv", "z", "b", "a"))
-    return mixed, gate, beta, step
+        return torch.cat([part.flatten(1) for part in (query, key, value)], dim=1), beta, step, gate
+    mixed, beta, step, gate = (getattr(layer, f"in_proj_{name}")(hidden).squeeze(0) for name in ("qkv", "b", "a", "z"))
+    return mixed, beta, step, gate
 
 
-def _convolved(layer: Any, mixed_TC: Tensor, rows: Rows) -> Tensor:
+def _convolved(layer: Any, mixed_TC: Tensor, filter_KC: Tensor, rows: Rows) -> Tensor:
     """Let each channel see its own last few tokens of the row."""
     kernel = _kernel("causal_conv1d", mixed_TC)
     part_TC = mixed_TC if kernel else rows.apart.filled(mixed_TC)
     out_1CT: Tensor = _modeling(layer).causal_conv1d_fn(
         part_TC.T.unsqueeze(0),
-        layer.conv1d.weight.squeeze(1),
-        layer.conv1d.bias,
+        filter_KC.T.contiguous(),
         activation=layer.activation,
         seq_idx=rows.row_T if kernel else None,
     )
@@ -225,3 +263,9 @@ def install_recurrent(model: Any) -> None:
     for layer in model.modules():
         if type(layer).__name__.endswith("GatedDeltaNet"):
             layer.forward = types.MethodType(halo_delta_net, layer)
+
+
+def why_not_shared(config: Any, ranks: int) -> str | None:
+    """Return why a group of so many ranks can't share rows on a base of this configuration, or None where it can."""
+    heads = getattr(config.get_text_config(), "linear_num_key_heads", ranks)
+    return f"its linear attention has {heads} key heads, no multiple of {ranks}" if heads % ranks else None

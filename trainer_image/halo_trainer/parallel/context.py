@@ -19,7 +19,9 @@ from halo_api.run_file import ContextParallel
 from halo_trainer.attention import Varlen
 from halo_trainer.data.layout import Layout, joined
 from halo_trainer.data.split import Shard, group_packs, placed, room, shard
+from halo_trainer.parallel.heads import SharedRows
 from halo_trainer.parallel.ranks import Group, Ranks
+from halo_trainer.recurrent import SideBySide
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,10 @@ class Context:
         lengths = [len(row) for row in split]
         part = shard(joined(split), lengths, joined(own), self.group.size, self.group.rank)
         gather = Gathered(self.group, part.shared, part.most) if part.most else None
-        return part, Varlen.of_shard(part, gather, device)
+        forks = any(run.before for row in rows for run in row.runs)
+        shared = SharedRows(self.group, tuple(lengths)) if lengths else None
+        beside = None if forks else SideBySide(tuple(len(row) for row in own), shared)
+        return part, Varlen.of_shard(part, gather, beside, device)
 
     def _placed(self, lengths: Sequence[int]) -> list[int | None]:
         return placed(lengths, self.group.size, self.whole)
