@@ -117,7 +117,7 @@ def wanted_of(kubectl: Kubectl, name: str, system: str) -> Wanted:
     try:
         body = kubectl.get("adapters.halo.training", name)
     except NotThere:
-        raise CliError(f"there is no Adapter {name} here; see kubectl get adapters") from None
+        raise kubectl.absent("Adapter", name, "adapters") from None
     try:
         spec = AdapterSpec.model_validate(body["spec"])
         bounded(spec.files)

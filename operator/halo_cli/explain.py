@@ -33,7 +33,7 @@ def explain(kubectl: Kubectl, target: str, say: Callable[[str], None]) -> int:
     try:
         body = kubectl.get(f"{PLURALS[kind]}.halo.training", name)
     except NotThere:
-        raise CliError(f"there is no {kind} {name} here; see kubectl get {PLURALS[kind]}") from None
+        raise kubectl.absent(kind, name, PLURALS[kind]) from None
     said = told(body.get("status", {}).get("conditions", []))
     if said is None:
         say(f"{kind} {name} was not looked at yet")

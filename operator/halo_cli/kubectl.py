@@ -25,6 +25,7 @@ class Kubectl:
     """Runs kubectl in one namespace of one context; None leaves the choice to kubectl."""
 
     def __init__(self, namespace: str | None = None, context: str | None = None) -> None:
+        self._namespace = namespace
         self._options = [
             *(["--namespace", namespace] if namespace else []),
             *(["--context", context] if context else []),
@@ -44,6 +45,21 @@ class Kubectl:
             raise failure_of(done.stderr)
         found: Object = json.loads(done.stdout)
         return found
+
+    def absent(self, kind: str, name: str, plural: str) -> CliError:
+        """Return what to say of an object that is not there: where it was looked for, and how to see what is."""
+        return CliError(f"there is no {kind} {name} in namespace {self.namespace()}; see kubectl get {plural}")
+
+    def namespace(self) -> str:
+        """Return the namespace that is meant: the one given, or else the context's."""
+        if self._namespace:
+            return self._namespace
+        try:
+            view = self.command("config", "view", "--minify", "--output=jsonpath={..namespace}")
+            found = subprocess.run(view, capture_output=True, text=True)
+        except FileNotFoundError:
+            raise CliError(MISSING) from None
+        return found.stdout.strip() or "default"
 
     def watch(self, *arguments: str) -> Iterator[Object]:
         """Yield the watch events of one watch; the API server ends each after a while, the caller starts the next."""

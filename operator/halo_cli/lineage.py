@@ -52,7 +52,7 @@ def shown(kubectl: Kubectl, asked: Asked, say: Say, note: Say) -> int:
     namespace = Namespace(found)
     if asked.adapter not in namespace.by_name:
         words = next((line for line in unread if line.startswith(f"{asked.adapter}: ")), None)
-        raise CliError(words or f"there is no Adapter {asked.adapter} here")
+        raise CliError(words) if words else kubectl.absent("Adapter", asked.adapter, "adapters")
     family = namespace.family(asked.adapter)
     if asked.json:
         say(json.dumps(as_json(family), indent=2))

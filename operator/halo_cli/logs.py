@@ -29,7 +29,7 @@ def logs(kubectl: Kubectl, name: str, attempt: int | None, rank: int, follow: bo
         try:
             run = kubectl.get("trainingjobs.halo.training", name)
         except NotThere:
-            raise CliError(f"there is no TrainingJob {name} here; see kubectl get trainingjobs") from None
+            raise kubectl.absent("TrainingJob", name, "trainingjobs") from None
         status = status_of(run)
         number = attempt or status.attempt
         pods = kubectl.get("pods", "--selector", selector(run, number))["items"] if number else []

@@ -77,7 +77,7 @@ def place_of(kubectl: Kubectl, name: str) -> Place:
     try:
         body = kubectl.get("trainingjobs.halo.training", name)
     except NotThere:
-        raise CliError(f"there is no TrainingJob {name} here; see kubectl get trainingjobs") from None
+        raise kubectl.absent("TrainingJob", name, "trainingjobs") from None
     status = status_of(body)
     if status.attempt is None or status.frozen is None:
         raise CliError(f"{name} has no step yet: {state_words(status)}")

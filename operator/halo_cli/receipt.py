@@ -175,7 +175,8 @@ def adapter(kubectl: Kubectl, name: str) -> dict[str, Any]:
     try:
         return kubectl.get("adapters.halo.training", name)
     except NotThere:
-        raise CliError(f"there is no folder {name}, and no Adapter of that name here") from None
+        words = f"there is no folder {name}, and no Adapter of that name in namespace {kubectl.namespace()}"
+        raise CliError(words) from None
 
 
 def read(file: Path) -> bytes:

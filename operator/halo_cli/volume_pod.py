@@ -136,7 +136,7 @@ class VolumePod:
         try:
             self.kubectl.get("persistentvolumeclaim", claim)
         except NotThere:
-            raise CliError(f"there is no PersistentVolumeClaim {claim} in this namespace") from None
+            raise self.kubectl.absent("PersistentVolumeClaim", claim, "pvc") from None
 
     def _wait(self) -> None:
         end, said = time.monotonic() + self.timeout, ""

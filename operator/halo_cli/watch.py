@@ -38,7 +38,7 @@ def watch(kubectl: Kubectl, name: str, say: Callable[[str], None]) -> int:
                     return code
         except NotThere:
             if not seen:
-                raise CliError(f"there is no TrainingJob {name} here; see kubectl get trainingjobs") from None
+                raise kubectl.absent("TrainingJob", name, "trainingjobs") from None
             say(f"{datetime.now():%H:%M:%S}  deleted")
             return 1
         # The watch timed out: the next one begins with the object as it is now.

@@ -25,7 +25,10 @@ CUT = FileProblem(problem="Truncated", message="adapter_model.safetensors: found
 
 
 def operators_key(stage: Stage) -> ReceiptSigner:
-    return signer_in(stage.api.request("GET", f"{SYSTEM}/secrets/{SECRET}"))
+    """The first operator of a cluster makes it once it leads."""
+    secret = f"{SYSTEM}/secrets/{SECRET}"
+    stage.until(lambda: stage.api.get(secret), "the operator has a key")
+    return signer_in(stage.api.request("GET", secret))
 
 
 def body_of(stage: Stage, name: str = "run", seed: int = 1, key: ReceiptSigner | None = None, **spec: Any) -> Object:

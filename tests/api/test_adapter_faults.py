@@ -28,12 +28,15 @@ def test_the_operator_is_killed_after_every_write(stage: Stage, installed_chart:
         # What the process asked that is just being killed is no other kill.
         if ours and striking.acquire(blocking=False):
             try:
-                kills.append(f"{asked.method} {asked.path}")
                 operator.kill()
                 said = len(operator.said())
                 operator.start()
+                kills.append(f"{asked.method} {asked.path}")
             finally:
                 striking.release()
+
+    def struck(method: str) -> int:
+        return sum(kill.startswith(method) for kill in kills)
 
     try:
         with replica(installed_chart, gate.url) as operator:
@@ -47,13 +50,13 @@ def test_the_operator_is_killed_after_every_write(stage: Stage, installed_chart:
             found(stage)
             until_over(stage, RIGHT)
             # The API server shows a deletion before the gate has told of it.
-            stage.until(lambda: sum(kill.startswith("DELETE") for kill in kills) == 2, "the last write is struck too")
+            stage.until(lambda: struck("DELETE") >= 2, "the last write is struck too")
             gate.after = ignore
             # So that it gives its lease back, which the next test would else wait for.
             stage.until(lambda: "leading as" in operator.said()[said:], "the last one leads")
     finally:
         gate.close()
-    # Said and made; said, deleted and made; said and deleted; and perhaps a word of a pod that was slow to be played.
-    assert 7 <= len(kills) <= 9, kills
+    # Said and made; deleted and made; said and deleted; and a word in between of a pod that was slow to be played.
+    assert (struck("POST"), struck("PUT") >= 2) == (2, True), kills
     made = [e for e in log.entries() if e.namespace == stage.namespace and e.resource == "pods" and e.verb == "create"]
     assert len([e for e in made if e.stored]) == 2

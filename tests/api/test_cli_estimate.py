@@ -151,7 +151,7 @@ def test_what_is_asked_wrongly_is_one_sentence(stage: Stage, halo: Halo) -> None
         (("estimate", "-f", "/nowhere.yaml"), "does not exist"),
         (("explain-refusal",), "takes either KIND/NAME"),
         (("explain-refusal", "pod/x"), "name an object as KIND/NAME"),
-        (("explain-refusal", "tj/none"), "there is no TrainingJob none here"),
+        (("explain-refusal", "tj/none"), "there is no TrainingJob none in namespace "),
     ):
         said = halo(*arguments)
         assert said.returncode == 1, arguments

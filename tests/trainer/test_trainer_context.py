@@ -25,8 +25,11 @@ from halo_api.run_file import RunFile
 from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.collate import collate, trained_tokens
 from halo_trainer.data.template import TokenRow
+from halo_trainer.methods import PackedSft
 from halo_trainer.model import answer_logits
 from halo_trainer.objectives.sft import sft_loss
+from halo_trainer.parallel.context import Context
+from halo_trainer.parallel.ranks import Group
 
 CPU = torch.device("cpu")
 # A router's choice can turn on the last bit, so a mixture of experts is held to its rows in fp64 only.
@@ -145,11 +148,22 @@ def test_a_step_of_split_bundles_has_the_gradient_of_its_steps_alone(
     holds(two, case, bundles(kept, forks and case[0] not in HYBRID), kept, 2, whole, size)
 
 
-def test_ranks_do_a_pass_together_only_where_a_row_is_split(two: Workers) -> None:
-    """Of short rows alone each rank has its own passes, and one without rows has none."""
-    case = ("llama", torch.float32, 1e-5)
-    assert holds(two, case, SHORT[:1], SHORT[:1], 2, 16, 1) == [1, 0]
-    assert holds(two, case, [*SHORT, *LATE], [*SHORT, *LATE], 2, 16, 2) == [1, 1]
+@pytest.mark.parametrize(("kind", "dtype"), [("llama", torch.float32), ("qwen3_5_text", torch.float64)])
+def test_ranks_wait_for_each_other_only_where_a_row_is_split(kind: str, dtype: torch.dtype) -> None:
+    """Here there is no other one. Each has its own rows whole; one without rows goes through the pass all the same."""
+    model = tiny_model(kind, dtype)
+    step = list(range(len(SHORT)))
+    for rows in (SHORT, SHORT[:1]):
+        for rank in range(2):
+            method = PackedSft(rows, model, CPU, context=Context(Group(rank, 2), 16))
+            (part,) = method.passes(step[: len(rows)], 2)
+            method.share(part, part).loss.backward()
+        found = gradient_of(model)
+        assert difference(found, lone_gradient(kind, dtype, rows)) <= 1e-5
+
+
+def test_short_rows_lie_beside_a_split_one_in_one_pass(two: Workers) -> None:
+    assert holds(two, ("llama", torch.float32, 1e-5), [*SHORT, *LATE], [*SHORT, *LATE], 2, 16, 2) == [1, 1]
 
 
 @pytest.mark.slow

@@ -21,9 +21,9 @@ from halo_trainer.data.bundle import Tally, linear_bundles
 from halo_trainer.data.collate import collate_flat, trained_tokens
 from halo_trainer.data.layout import Layout, packed, tree_layout
 from halo_trainer.data.template import TokenRow
+from halo_trainer.delta_rule import CHUNK, Rows, gated_delta_rule
 from halo_trainer.methods import PackedSft, Sft
 from halo_trainer.model import flat_logits
-from halo_trainer.recurrent import CHUNK, Rows, gated_delta_rule
 
 # Shorter than the convolution looks back, and around one and two chunks of the delta rule.
 LENGTHS = (1, 2, 3, 4, 5, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 2 * CHUNK + 1)

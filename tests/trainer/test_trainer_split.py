@@ -52,12 +52,16 @@ def test_the_parts_tile_a_pass_and_see_what_their_rows_see(rows: list[Layout], r
     for rank in range(ranks):
         part = shard(numbered(cut), list(map(len, kinds[0])), joined(kinds[1 + rank]), ranks, rank)
         first = bounds[1 + rank]
+        if not kinds[0] and not kinds[1 + rank]:
+            assert (len(part), list(part.targets), part.queries, part.keys, part.most) == (1, [], (1,), (((0, 1),),), 0)
+            continue
         ids = array("i", [*part.ids[: part.shared], *range(first, first + len(part) - part.shared)])
         parts.append(dataclasses.replace(part, ids=ids))
 
     assert sorted(token for part in parts for token in part.ids) == list(range(len(whole_pass)))
     expected = seen(whole_pass)
     for rank, part in enumerate(parts):
+        # Where nothing is split a rank sees its own alone, whoever it is.
         assert list(part.positions) == [len(expected[token]) - 1 for token in part.ids]
         assert sum(part.queries) == len(part)
         source, start = gathered(parts, rank), 0
@@ -71,8 +75,8 @@ def test_the_parts_tile_a_pass_and_see_what_their_rows_see(rows: list[Layout], r
         (part.ids[place], target) for part in parts for place, target in zip(part.predicts, part.targets, strict=True)
     ]
     assert sorted(pairs) == sorted(zip(whole_pass.predicts, whole_pass.targets, strict=True))
-    assert len({part.most for part in parts}) == 1
-    assert (parts[0].most > 0) == (None in places)
+    assert {part.most > 0 for part in parts} <= {None in places}
+    assert len({part.most for part in parts}) <= 1
     assert all(part.most == 0 or 0 < part.shared <= part.most for part in parts)
 
 

@@ -1,7 +1,7 @@
 """A namespace whose runs cost money: its Workspace, runs and pods as an API server keeps them, and the operator's hands.
 
 Whatever the operator does is a generator that stops before each read and write, so that a test can let anything happen in
-between, or let the operator die there. Beside it stands the truth: when each pod was bound and when it ended.
+between, or let the operator die there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from halo_api.adapter import AdapterSpec
 from halo_api.ledger import LedgerEntry, LedgerPageSpec
-from halo_api.report import Deadline, Outcome, Report
+from halo_api.report import Deadline, Report
 from halo_api.run_file import CA_ANNOTATION, DEADLINE_ANNOTATION
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_api.workspace import WorkspaceSpec, WorkspaceStatus
@@ -24,9 +24,8 @@ from halo_operator.plan import names
 from halo_operator.plan.book.plan import plan_book
 from halo_operator.plan.book.world import BookWorld
 from halo_operator.plan.claim import raise_of
-from halo_operator.plan.conditions import stamp
 from halo_operator.plan.moves import clear
-from halo_operator.plan.pod_view import all_of, parse_time
+from halo_operator.plan.pod_view import all_of
 from halo_operator.plan.run import is_terminal, plan_run
 from halo_operator.plan.world import (
     AdapterEntry,
@@ -41,7 +40,8 @@ from halo_operator.plan.world import (
     RunWorld,
     WorkspaceEntry,
 )
-from tests.unit.builders import ENVIRONMENT, NOW, catalog, gpu, published, run_file, seconds, spec
+from tests.unit.builders import ENVIRONMENT, catalog, gpu, seconds, spec
+from tests.unit.builders_nodes import Nodes
 
 # A GPU hour is 3.6 USD, so that a second is 0.001 USD.
 PRICES = [{"region": "eu", "usdPerHour": 3, "markup": 1.2}]
@@ -72,26 +72,11 @@ class Book:
     version: int = 0
 
 
-@dataclass
-class Truth:
-    """What really happened to a pod, on the one true clock; its node's own may be `ahead` of it."""
-
-    uid: str
-    run: str
-    role: str
-    attempt: int
-    rank: int
-    ahead: float = 0.0
-    bound: datetime | None = None
-    end: datetime | None = None
-    silent: bool = False
-
-
-class Namespace:
+class Namespace(Nodes):
     """One namespace, and the operator that looks after it."""
 
     def __init__(self, usd: float | None = None, hours: float | None = None) -> None:
-        self.time: datetime = NOW
+        super().__init__()
         # How much the operator's clock is ahead of the true one.
         self.skew = 0.0
         self.gpu = gpu(prices=PRICES, perNode=1)
@@ -99,8 +84,6 @@ class Namespace:
         self.runs: dict[str, Run] = {}
         self.book: Book | None = None
         self.pages: list[LedgerPageSpec] = []
-        self.pods: dict[str, Object] = {}
-        self.truth: dict[str, Truth] = {}
         self.reports: dict[str, Report] = {}
         self.adapters: dict[str, str] = {}
         self.specs: dict[str, AdapterSpec] = {}
@@ -108,7 +91,6 @@ class Namespace:
         self.publishes = True
         self.notes: list[Note] = []
         self.asked_seconds: float | None = None
-        self._ids = itertools.count(1)
         self.grant(usd, hours)
         self.restart()
 
@@ -331,7 +313,7 @@ class Namespace:
         facts: Object = {} if usd is None else {"wallet": {"creditUsd": usd}}
         facts |= {} if hours is None else {"allocation": {"h100Hours": hours}}
         if self.book is None:
-            uid = f"workspace-{next(self._ids)}"
+            uid = f"workspace-{next(self.ids)}"
             self.book = Book(Meta("Workspace", "team", "workspace", uid, 1), WorkspaceSpec.model_validate(facts))
         else:
             self.book.spec = WorkspaceSpec.model_validate(facts)
@@ -350,7 +332,7 @@ class Namespace:
         """Make a run."""
         if budget is not None:
             changes["budget"] = {"h100Hours": budget}
-        number = next(self._ids)
+        number = next(self.ids)
         made = Meta("TrainingJob", "team", name, f"{name}-{number}", 1, created_at=self.time)
         asked = spec(gpu={"type": "h100", "count": count}, **changes)
         self.runs[name] = Run(made, asked)
@@ -367,47 +349,7 @@ class Namespace:
         """Delete a run."""
         self.written(self.runs[name], meta=replace(self.runs[name].meta, deleting=True))
 
-    # Nodes
-
-    def owner(self, pod: Object) -> str:
-        owners = pod["metadata"].get("ownerReferences", [])
-        return str(owners[0]["uid"]) if owners else ""
-
-    def create_pod(self, child: Object) -> None:
-        """Make a pod, unless its name is taken."""
-        if any(pod["metadata"]["name"] == child["metadata"]["name"] for pod in self.pods.values()):
-            return
-        pod, uid = deepcopy(child), f"pod-{next(self._ids)}"
-        waits = {"type": "PodScheduled", "status": "False", "message": "no node is free"}
-        pod["metadata"] |= {"uid": uid, "creationTimestamp": stamp(self.time)}
-        pod["status"] = {"phase": "Pending", "conditions": [waits]}
-        labels = pod["metadata"]["labels"]
-        self.pods[uid] = pod
-        self.truth[uid] = Truth(
-            uid,
-            labels[names.RUN_LABEL],
-            labels[names.ROLE_LABEL],
-            int(labels[names.ATTEMPT_LABEL]),
-            int(labels[names.RANK_LABEL]),
-        )
-
-    def delete_pod(self, uid: str, grace: float | None = None) -> None:
-        """Ask a pod to go; asking again can only shorten its grace."""
-        if uid not in self.pods:
-            return
-        pod = self.pods[uid]
-        wait = pod["spec"]["terminationGracePeriodSeconds"] if grace is None else grace
-        until, before = self.time + seconds(wait), parse_time(pod["metadata"].get("deletionTimestamp"))
-        pod["metadata"]["deletionTimestamp"] = stamp(min(until, before) if before else until)
-        self.collect()
-
-    def collect(self) -> None:
-        """What is being deleted, does not run and has no finalizer is gone."""
-        for uid, pod in list(self.pods.items()):
-            truth = self.truth[uid]
-            ended = truth.bound is None or truth.end is not None
-            if "deletionTimestamp" in pod["metadata"] and not pod["metadata"].get("finalizers") and ended:
-                del self.pods[uid]
+    # Pods
 
     def of(self, name: str, role: str = "trainer", attempt: int | None = None) -> list[Object]:
         """Return a run's pods of that role by their rank, of its current attempt."""
@@ -415,45 +357,6 @@ class Namespace:
         number = str(attempt or run.status.attempt)
         found = [pod for pod in self.pods.values() if self.is_of(pod, run.meta.uid, role, number)]
         return sorted(found, key=lambda pod: int(pod["metadata"]["labels"][names.RANK_LABEL]))
-
-    def is_of(self, pod: Object, uid: str, role: str, attempt: str) -> bool:
-        labels = pod["metadata"]["labels"]
-        return (labels[names.RUN_LABEL], labels[names.ROLE_LABEL], labels[names.ATTEMPT_LABEL]) == (uid, role, attempt)
-
-    def bind(self, pod: Object, ahead: float = 0.0) -> None:
-        """The scheduler finds a node, whose clock is `ahead`, and its kubelet starts the pod."""
-        truth = self.truth[pod["metadata"]["uid"]]
-        truth.bound, truth.ahead = self.time, ahead
-        pod["spec"]["nodeName"] = f"node-of-{truth.uid}"
-        pod["status"] = {
-            "phase": "Running",
-            "startTime": stamp(self.time + seconds(ahead)),
-            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(self.time)}],
-            "containerStatuses": [{"name": pod["metadata"]["labels"][names.ROLE_LABEL], "state": {"running": {}}}],
-        }
-
-    def end(self, pod: Object, outcome: Outcome | None, code: int = 0) -> None:
-        """The pod's container ends, and leaves its outcome, or nothing where it was killed."""
-        truth = self.truth[pod["metadata"]["uid"]]
-        truth.end = self.time
-        gone = {"finishedAt": stamp(self.time + seconds(truth.ahead)), "exitCode": code}
-        gone |= {"message": outcome.termination_message()} if outcome else {}
-        done = outcome is not None and outcome.result == "Succeeded"
-        pod["status"]["phase"] = "Succeeded" if done else "Failed"
-        pod["status"]["containerStatuses"][0]["state"] = {"terminated": gone}
-        self.collect()
-
-    def publish(self) -> None:
-        """Pods that publish do, at once."""
-        for uid, pod in list(self.pods.items()):
-            if self.truth[uid].role == "publish" and self.truth[uid].end is None:
-                self.bind(pod)
-                self.end(pod, published(run_file(pod).publish))
-
-    def lose(self, pod: Object) -> None:
-        """The pod's node falls silent; after a minute its pods are asked to go, which nobody hears."""
-        truth = self.truth[pod["metadata"]["uid"]]
-        truth.silent, truth.end = True, self.time
 
     def push(self, name: str, **facts: Any) -> None:
         """A pod's report reaches the operator."""
@@ -465,14 +368,6 @@ class Namespace:
         return Deadline.model_validate_json(pod["metadata"]["annotations"][DEADLINE_ANNOTATION])
 
     # What is true
-
-    def trainers(self, uid: str) -> list[Truth]:
-        """Return what is true of a run's trainer pods, of those that are gone, too."""
-        return [truth for truth in self.truth.values() if (truth.run, truth.role) == (uid, "trainer")]
-
-    def pods_that_run(self) -> bool:
-        """Whether any pod runs, or will."""
-        return any(self.truth[uid].end is None for uid in self.pods)
 
     def entries(self) -> list[LedgerEntry]:
         """Return the whole book."""

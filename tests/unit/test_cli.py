@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -231,3 +232,19 @@ def test_no_cluster_is_one_sentence(tmp_path: Path) -> None:
         )
         assert done.returncode == 1
         assert done.stderr == "kubectl halo: The connection to the server 127.0.0.1:1 was refused\n"
+
+
+def test_an_interrupt_while_it_loads_leaves_no_traceback() -> None:
+    script = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "halo_cli.__main__":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from halo_cli.start import main
+main()
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "operator")}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

@@ -115,7 +115,7 @@ def test_what_is_refused_before_a_pod_is_made(played: Played, capsys: pytest.Cap
             "found 'pvc://inbox/../x'; write a folder of a claim as pvc://CLAIM/PATH",
         ),
         (["mine", "--name", "x", "--base", "llama"], "--base: found 'llama', which is no BaseModel here (qwen3-8b)"),
-        (["mine", "--name", "x", "--claim", "none"], "there is no PersistentVolumeClaim none in this namespace"),
+        (["mine", "--name", "x", "--claim", "none"], "there is no PersistentVolumeClaim none in namespace team-a"),
     ):
         assert main(["adapter", "import", *arguments]) == 1
         assert says in capsys.readouterr().err

@@ -299,10 +299,10 @@ def test_what_is_missing_is_one_sentence(played: Played, capsys: pytest.CaptureF
         (
             "persistentvolumeclaim",
             "halo-artifacts",
-            "there is no PersistentVolumeClaim halo-artifacts in this namespace",
+            "there is no PersistentVolumeClaim halo-artifacts in namespace team-a; see kubectl get pvc",
         ),
         ("configmap", "halo-operator-client", "halo-operator-client in namespace halo-system: there is none; name"),
-        ("adapter", "run", "there is no Adapter run here; see kubectl get adapters"),
+        ("adapter", "run", "there is no Adapter run in namespace team-a; see kubectl get adapters"),
     ):
         played.path(kind, name).unlink()
         assert pull() == 2

@@ -61,7 +61,7 @@ def lineage(bodies: list[Object], where: Path, monkeypatch: pytest.MonkeyPatch, 
     (where / "kubectl").write_text(f"#!/bin/sh\ncat {where}/list.json\n")
     (where / "kubectl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{where}:{os.environ['PATH']}")
-    return main(["lineage", *arguments])
+    return main(["lineage", "--namespace", "team", *arguments])
 
 
 FAMILY = [
@@ -114,7 +114,7 @@ def without(letter: str, *more: Object) -> list[Object]:
         (without("a", adapter("v-a", verified="False", trainedBy=None, receipt=None)), "a", 2, "v-a: imported: nobody signed", "v-a * smol@rev-0001 - - imported aaaaaaaaaaaa -"),
         (without("b", adapter("v-b", "a", rank=8)), "b", 1, "v-b: is of smol@rev-0001, rank 8, alpha 32, and its parent v-a of smol@rev-0001, rank 16", "v-b *"),
         ([{"metadata": {"name": "v-z"}, "spec": {}}], "z", 2, "not told: v-z: can't be read: base: Field required", ""),
-        (FAMILY, "nobody", 2, "not told: there is no Adapter v-nobody here", ""),
+        (FAMILY, "nobody", 2, "not told: there is no Adapter v-nobody in namespace team", ""),
     ],
 )  # fmt: skip
 def test_what_is_gone_replaced_or_wrong_is_told(

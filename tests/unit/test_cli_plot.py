@@ -156,7 +156,7 @@ def no_step_yet(played: Played) -> None:
     [
         (not_begun, "first has no step yet: 8 h100 are in use"),
         (no_step_yet, "first has no step yet: pod first-trainer-0-a1 pulls its image"),
-        (lost_claim, f"there is no PersistentVolumeClaim {CLAIM} in this namespace"),
+        (lost_claim, f"there is no PersistentVolumeClaim {CLAIM} in namespace team-a; see kubectl get pvc"),
         (
             lost_folder,
             f"first is at step 40, and found no {METRICS_NAME} of it below pvc://{CLAIM}/uid-first: "
@@ -179,7 +179,7 @@ def test_what_is_in_the_way_is_one_sentence(
 
 def test_a_run_that_is_not_there_costs_no_pod(played: Played, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plot", "first", "none"]) == 1
-    assert "there is no TrainingJob none here; see kubectl get trainingjobs" in capsys.readouterr().err
+    assert "there is no TrainingJob none in namespace team-a; see kubectl get trainingjobs" in capsys.readouterr().err
     assert not (played.state / "pods.jsonl").exists()
 
 

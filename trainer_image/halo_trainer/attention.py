@@ -192,6 +192,13 @@ def why_padded(config: Any) -> str | None:
     return None
 
 
+def why_whole(config: Any, ranks: int) -> str | None:
+    """Return why rows of a base of this configuration can't be split over so many ranks, or None where they can be."""
+    heads = getattr(config.get_text_config(), "linear_num_key_heads", ranks)
+    uneven = f"its linear attention has {heads} key heads, no multiple of {ranks}" if heads % ranks else None
+    return why_padded(config) or uneven
+
+
 def takes_trees(config: Any) -> bool:
     """Return whether steps that fork can share their beginning: a state goes on along one row and can't be shared by two."""
     return why_padded(config) is None and config.get_text_config().model_type not in HYBRID

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef, DataRef, TrainPlan
-from halo_trainer.attention import Varlen, install, takes_trees, why_padded
+from halo_trainer.attention import Varlen, install, takes_trees, why_padded, why_whole
 from halo_trainer.data.batches import micro_batches, packs
 from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.collate import collate, collate_flat, trained_tokens
@@ -25,7 +25,6 @@ from halo_trainer.model import answer_logits, flat_logits
 from halo_trainer.objectives.sft import sft_loss
 from halo_trainer.parallel.context import Context
 from halo_trainer.parallel.ranks import Ranks
-from halo_trainer.recurrent import why_not_shared
 
 
 class Share(NamedTuple):
@@ -227,8 +226,7 @@ def rows_can_be_split(plan: TrainPlan, base: BaseRef, folder: Path, ranks: int) 
         raise RunFailure(
             Reason.INVALID_SPEC, f"{what} are packed, found packing false; set spec.lora.packing: true, or remove one"
         )
-    config = load_config(base, folder)
-    if reason := why_padded(config) or why_not_shared(config, ranks):
+    if reason := why_whole(load_config(base, folder), ranks):
         raise RunFailure(Reason.INVALID_SPEC, f"{what}: base {base.name} has none, since {reason}; remove it")
 
 

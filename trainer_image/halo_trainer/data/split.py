@@ -8,6 +8,7 @@ from all ranks; each query then sees the keys that it sees in its row, so that n
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,12 @@ class Shard:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """The tokens of each run behind those that it shares: of its own rows, where they don't fork."""
+        ends = itertools.accumulate(self.queries)
+        return tuple(queries for queries, end in zip(self.queries, ends, strict=True) if end > self.shared)
 
 
 def is_split(length: int, ranks: int, whole: int) -> bool:
@@ -134,16 +141,11 @@ def shard(split: Layout, lengths: Sequence[int], own: Layout, ranks: int, rank: 
     positions.extend(own.positions)
     predicts.extend(place + counts[rank] for place in own.predicts)
     targets.extend(own.targets)
-    return Shard(
-        ids,
-        positions,
-        predicts,
-        targets,
-        tuple(queries for queries, _ in runs),
-        tuple(keys for _, keys in runs),
-        counts[rank],
-        most,
-    )
+    if not ids:
+        # A token that sees itself and predicts nothing: with that a rank can go through the pass like the others.
+        ids, positions, runs = array("i", [0]), array("i", [0]), [(1, ((0, 1),))]
+    queries, keys = zip(*runs, strict=True)
+    return Shard(ids, positions, predicts, targets, queries, keys, counts[rank], most)
 
 
 def _moved(keys: Iterable[Slice], homes: Sequence[tuple[int, int, int]]) -> tuple[Slice, ...]:

@@ -1,8 +1,8 @@
 """Context parallel: forward passes that a group of ranks does together, each with its part of the rows that are too long for one.
 
 Each layer's keys and values of split rows are gathered over the group, and their gradients are summed back to the ranks that
-they came from. All ranks of a group do the same passes with split rows, in the same order, so that none waits for ever: one with
-nothing to train goes through the same layers, with a loss of 0. A pass without a split row has no such step in it.
+they came from. All ranks of a group do the same passes in the same order, so that none waits for ever: one with nothing to train
+goes through the same layers, with a loss of 0. In a pass without a split row none waits for another.
 """
 
 from __future__ import annotations
@@ -39,15 +39,13 @@ class Context:
         return cls(ranks.group(wanted.group), wanted.whole_row)
 
     def passes(self, share: Sequence[int], lengths: Sequence[int], size: int) -> list[list[int]]:
-        """Cut a group's rows into passes, and return those in which this rank has tokens."""
+        """Cut a group's rows into passes, which each rank of it does."""
         ranks = self.group.size
-        budget = room(size, max(lengths), ranks, self.whole)
-        found = group_packs(share, lengths, ranks, self.whole, budget)
-        return [part for part in found if {None, self.group.rank} & set(self._placed([lengths[at] for at in part]))]
+        return group_packs(share, lengths, ranks, self.whole, room(size, max(lengths), ranks, self.whole))
 
     def laid_out(self, rows: Sequence[Layout], device: torch.device) -> tuple[Shard, Varlen]:
         """Return this rank's part of a pass of these rows, and what it attends to."""
-        places = self._placed([len(row) for row in rows])
+        places = placed(map(len, rows), self.group.size, self.whole)
         split = [row for row, place in zip(rows, places, strict=True) if place is None]
         own = [row for row, place in zip(rows, places, strict=True) if place == self.group.rank]
         lengths = [len(row) for row in split]
@@ -55,11 +53,8 @@ class Context:
         gather = Gathered(self.group, part.shared, part.most) if part.most else None
         forks = any(run.before for row in rows for run in row.runs)
         shared = SharedRows(self.group, tuple(lengths)) if lengths else None
-        beside = None if forks else SideBySide(tuple(len(row) for row in own), shared)
+        beside = None if forks else SideBySide(part.whole, shared)
         return part, Varlen.of_shard(part, gather, beside, device)
-
-    def _placed(self, lengths: Sequence[int]) -> list[int | None]:
-        return placed(lengths, self.group.size, self.whole)
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,10 @@ class Gathered:
         shared_BNSD, own_BNTD = both_BNTD.tensor_split([self.shared], dim=2)
         padded_BNSD = torch.nn.functional.pad(shared_BNSD, (0, 0, 0, self.most - self.shared))
         every_SBND = GatherTokens.apply(padded_BNSD.movedim(2, 0).contiguous(), self.group)  # type: ignore[no-untyped-call]
-        key, value = torch.cat([every_SBND.movedim(0, 2), own_BNTD], dim=2).chunk(2, dim=1)
+        every_BNSD = every_SBND.movedim(0, 2)
+        if own_BNTD.shape[2]:
+            every_BNSD = torch.cat([every_BNSD, own_BNTD], dim=2)
+        key, value = every_BNSD.chunk(2, dim=1)
         return key, value
 
 
