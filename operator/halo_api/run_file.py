@@ -176,6 +176,17 @@ class Reporting(ApiModel):
     ] = 30.0
 
 
+class WandbPlan(ApiModel):
+    """The run of Weights & Biases that the metrics go to; its key is in the environment."""
+
+    project: str
+    entity: str | None = None
+    base_url: str | None = None
+    id: Annotated[str, Field(description="The run's uid, so that all attempts are one run there.")]
+    name: str
+    secret: Annotated[str, Field(description="The Secret of the key, in words: to say that it is missing.")]
+
+
 class RunFile(ApiModel):
     """Everything a pod must know; it travels as an annotation of the pod itself."""
 
@@ -189,6 +200,9 @@ class RunFile(ApiModel):
     verify: VerifyPlan | None = None
     layout: Layout = Layout()
     reporting: Reporting | None = None
+    wandb: Annotated[WandbPlan | None, Field(description="Where the metrics go beside the output; unset: nowhere.")] = (
+        None
+    )
     deadline: Deadline | None = None
     grace_seconds: Annotated[float, Field(description="How long the role may take to stop before it is killed.")] = 60.0
     publish_seconds: Annotated[

@@ -10,6 +10,7 @@ from halo_api.amounts import Amount
 from halo_api.base import ApiModel, Name, Sha256, ShortText, Text, Time, VolumeUri
 from halo_api.catalog import Resources, Toleration
 from halo_api.estimate import PhaseName
+from halo_api.tracking import Tracking
 from halo_api.training_methods import RftSpec, RlvrSpec, TargetModule
 
 
@@ -119,6 +120,9 @@ class Frozen(ApiModel):
     image: Annotated[str, Field(max_length=512, description="image of the trainer pods.")]
     image_pull_policy: Annotated[
         Literal["Always", "IfNotPresent", "Never"], Field(description="imagePullPolicy of the trainer pods.")
+    ]
+    tracking: Annotated[
+        Tracking | None, Field(default=None, description="tracking of the Workspace: where the metrics also go.")
     ]
     artifacts_claim: Annotated[Name, Field(description="artifactsClaim holds checkpoints and adapters.")]
     operator_version: Annotated[ShortText, Field(description="operatorVersion that accepted the run.")]

@@ -10,6 +10,7 @@ from halo_api.amounts import Amount, Hours, Usd
 from halo_api.base import ApiModel, Name, ShortText, Text, Time, cel, mapped_list, rule
 from halo_api.conditions import Condition
 from halo_api.ledger import LedgerEntry, Rate, RunRef
+from halo_api.tracking import Tracking
 
 WORKSPACE = "workspace"
 
@@ -115,6 +116,13 @@ class WorkspaceSpec(ApiModel):
             examples=[20],
         ),
     ] = 20
+    tracking: Annotated[
+        Tracking | None,
+        Field(
+            default=None,
+            description="tracking: where the metrics of TrainingJobs also go, by a run's admission; unset: only onto its volume.",
+        ),
+    ]
     storage: Annotated[
         Storage | None,
         Field(

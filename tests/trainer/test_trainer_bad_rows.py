@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -72,6 +73,10 @@ CASES = {
         json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{"function": {"name": "look"}}]}], "tools": [{"name": "smell"}]}),
         'calls in messages[1] the tool "look", but tools has smell; add the tool\'s JSON schema to tools, where the model saw it, or remove the row',
     ),
+    "a pair": (
+        json.dumps({**chat("a"), "chosen": "b", "rejected": "c"}),
+        "is a pair (it has chosen and rejected) in a Dataset of kind chat; put pairs into a Dataset of kind preference, or write the answer to learn into messages",
+    ),
     "half a surrogate pair": (
         '{"messages": [{"role": "user", "content": "\\ud83d"}]}',
         "has in messages[0] half a surrogate pair; write the character whole",
@@ -109,6 +114,34 @@ def test_an_empty_file_is_named(tmp_path: Path) -> None:
         Reason.BAD_ROW,
         "rows.jsonl is empty; write one row a line",
     )
+
+
+def test_a_file_that_is_no_lines_is_named_at_its_first(tmp_path: Path) -> None:
+    """One list over many lines, UTF-16, a compressed file, and gigabytes without an end of line."""
+    path = tmp_path / "rows.jsonl"
+    for data, sentence in (
+        (json.dumps([json.loads(GOOD)], indent=1).encode(), "is not JSON (Expecting value, column 2); write one JSON object a line"),
+        (GOOD.encode("utf-16"), "is not UTF-8 (byte 1); save the file as UTF-8"),
+        (gzip.compress(GOOD.encode()), "is not UTF-8 (byte 2); save the file as UTF-8"),
+    ):  # fmt: skip
+        path.write_bytes(data)
+        with pytest.raises(RunFailure) as refused:
+            list(chat_rows(path))
+        assert str(refused.value) == f"line 1 {sentence}"
+    with path.open("wb") as file:
+        file.truncate(4 << 30)
+    with pytest.raises(RunFailure) as refused:
+        list(chat_rows(path))
+    assert (
+        str(refused.value)
+        == "line 1 has more than 8 MiB; write one row a line, and cut what no base could read at once"
+    )
+
+
+def test_an_editors_mark_before_the_first_line_is_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"{GOOD}\n{GOOD}\n", encoding="utf-8-sig")
+    assert len(list(chat_rows(path))) == 2
 
 
 def test_a_huge_line_is_read(tmp_path: Path) -> None:

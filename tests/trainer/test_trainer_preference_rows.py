@@ -29,7 +29,8 @@ def row(**changes: Any) -> str:
 
 CASES = {
     "a list": ("[]", f"is a list, not an object; {SHAPE}"),
-    "chat": (json.dumps(chat("Colour?", "Blue.")), "has in messages the assistant's turn as the last; end messages with what both answers reply to"),
+    "chat": (json.dumps(chat("Colour?", "Blue.")), f"is no pair: it has neither chosen nor rejected (found messages); {SHAPE}"),
+    "answered already": (row(messages=ANSWERED), "has in messages the assistant's turn as the last; end messages with what both answers reply to"),
     "no prompt": (row(messages="leave out"), f"has neither messages nor prompt (found chosen, rejected); {SHAPE}"),
     "two prompts": (row(prompt="Colour?"), "has both messages and prompt; keep the one that both answers reply to"),
     "no message": (row(messages=[]), f"has in messages no message; {SHAPE}"),

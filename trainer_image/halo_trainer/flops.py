@@ -6,6 +6,7 @@ rotary embeddings, convolutions and softmax are left out, as the field does (PaL
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -47,6 +48,23 @@ class Work(NamedTuple):
     pairs: int
     predicted: int
     reference: bool = False
+
+
+class Works(Sequence[Work]):
+    """The work of each of many rows, without a reference model, in 24 bytes a row."""
+
+    def __init__(self, works: Iterable[Work]) -> None:
+        self.tokens, self._pairs, self._predicted = (array("q") for _ in range(3))
+        for tokens, pairs, predicted, _ in works:
+            self.tokens.append(tokens)
+            self._pairs.append(pairs)
+            self._predicted.append(predicted)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: Any) -> Any:
+        return Work(self.tokens[index], self._pairs[index], self._predicted[index])
 
 
 def rows_work(lengths: Sequence[int], predicted: int, reference: bool = False) -> Work:

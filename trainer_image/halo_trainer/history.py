@@ -13,11 +13,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from halo_api.metrics_history import METRICS_NAME, StepMetrics, is_kept, parsed, stride
 from halo_api.run_file import attempt_of
 from halo_trainer.files import FILE_MODE
+
+if TYPE_CHECKING:
+    from halo_trainer.tracking import Tracker
 
 # A line is some 300 bytes; what is longer is none.
 LINE_BYTES = 4096
@@ -37,23 +40,29 @@ TAGS = {
 
 
 class History:
-    """Writes the history of one attempt into its folder."""
+    """Writes the history of one attempt into its folder, and gives it to whoever else takes it."""
 
-    def __init__(self, folder: Path, attempt: int) -> None:
+    def __init__(self, folder: Path, attempt: int, tracker: Tracker | None = None) -> None:
         self.attempt = attempt
+        self._tracker = tracker
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
         self._lines, self._events = Appended(folder / METRICS_NAME), Appended(folder / name)
         self._events.write(event(file_version="brain.Event:2"))
 
     def write(self, step: StepMetrics) -> None:
         """Add a step to both."""
-        self._lines.write(step.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n")
+        line = step.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"
+        self._lines.write(line)
         self._events.write(events(step))
+        if self._tracker:
+            self._tracker.write(line)
 
     def close(self) -> None:
         """Let go of the files: a claim in use can't be unmounted."""
         self._lines.close()
         self._events.close()
+        if self._tracker:
+            self._tracker.close()
 
 
 class Appended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -17,10 +18,11 @@ from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.collate import collate, collate_flat, trained_tokens
 from halo_trainer.data.layout import Layout, joined, row_layout, tree_layout
 from halo_trainer.data.load import fitting_rows, load_config, load_tokenizer, training_pairs, training_rows
+from halo_trainer.data.row_store import RowStore
 from halo_trainer.data.split import Shard
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
-from halo_trainer.flops import Work, rows_work, summed
+from halo_trainer.flops import Work, Works, rows_work, summed
 from halo_trainer.model import answer_logits, flat_logits
 from halo_trainer.objectives.sft import sft_loss
 from halo_trainer.parallel.context import Context
@@ -39,7 +41,7 @@ class Method(Protocol):
     """Rows of one kind, and the loss of some of them."""
 
     rewards: bool
-    lengths: list[int]
+    lengths: Sequence[int]
     # Tokens of the steps' own rows for each token of their bundles; None without bundles.
     bundle_ratio: float | None
 
@@ -64,9 +66,9 @@ class Supervised:
 
     rewards = False
 
-    def __init__(self, works: list[Work], bundles: Tally | None) -> None:
-        self._works = works
-        self.lengths = [work.tokens for work in works]
+    def __init__(self, works: Iterable[Work], bundles: Tally | None) -> None:
+        self._works = Works(works)
+        self.lengths: Sequence[int] = self._works.tokens
         self.bundle_ratio = bundles.ratio if bundles else None
 
     def denominator(self, step: Sequence[int]) -> int:
@@ -80,8 +82,10 @@ class Supervised:
 class Sft(Supervised):
     """Chat rows, padded to the longest of a pass."""
 
-    def __init__(self, rows: list[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None) -> None:
-        super().__init__([_work(row) for row in rows], bundles)
+    def __init__(
+        self, rows: Sequence[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None
+    ) -> None:
+        super().__init__(map(_work, rows), bundles)
         self._rows, self._model, self._device = rows, model, device
 
     def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
@@ -94,15 +98,18 @@ class Sft(Supervised):
         return Share(sft_loss(logits, micro.targets_BK, micro.trained_BK, self.denominator(step)))
 
 
-def bundled(bundles: Iterable[Bundle], most: int, data: str, tally: Tally) -> list[Bundle]:
+def bundled(bundles: Iterable[Bundle], most: int, data: str, tally: Tally) -> Sequence[Bundle]:
     """Return the bundles of at most so many steps, and say what they save."""
-    rows = list(bundles)
-    if not any(row.run for row in rows):
+    every = iter(bundles)
+    first = next(every)
+    # A file has steps or chats, not both.
+    if not first.run:
         raise RunFailure(
             Reason.INVALID_SPEC,
             f"spec.lora.bundle: found {most}, and data set {data} has chats and no steps of agent runs; "
             "leave it out, or name a data set whose lines have run, messages and answer",
         )
+    rows = RowStore(itertools.chain([first], every))
     print(f"bundle {most}: {tally}", flush=True)
     return rows
 
@@ -121,7 +128,7 @@ class PackedSft(Supervised):
         bundles: Tally | None = None,
         context: Context | None = None,
     ) -> None:
-        super().__init__([_work(row) for row in rows], bundles)
+        super().__init__(map(_work, rows), bundles)
         self._rows, self._model, self._device, self._context = rows, model, device, context
         install(model.get_base_model())
         self._longest = max(self.lengths)
@@ -155,7 +162,7 @@ def _work(row: TokenRow | Tree) -> Work:
 
 
 def sft_method(
-    rows: list[TokenRow],
+    rows: Sequence[TokenRow],
     packing: bool,
     model: Any,
     device: torch.device,
@@ -194,7 +201,7 @@ def prepared(
         if lora.bundle:
             forks = lora.packing and takes_trees(load_config(base, folder))
             return _of_bundles(steps, plan, data.name, longest if forks else None, ranks)
-        rows = list(steps)
+        rows = RowStore(steps)
         if lora.trainer != "TRL":
             return lambda model, device: sft_method(
                 rows, lora.packing, model, device, context=Context.of(plan.context_parallel, ranks)
@@ -206,7 +213,7 @@ def prepared(
             return TrlSft(rows, model, load_tokenizer(base, folder), device)
 
         return sft
-    pairs = list(fitting_rows(training_pairs(data, path, template), longest, lora.overlength))
+    pairs = RowStore(fitting_rows(training_pairs(data, path, template), longest, lora.overlength))
 
     def dpo(model: Any, device: torch.device) -> Method:
         from halo_trainer.trl.dpo import Dpo

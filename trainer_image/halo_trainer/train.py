@@ -36,6 +36,7 @@ from halo_trainer.progress import Progress
 from halo_trainer.reporting import Reporting, now
 from halo_trainer.schedule import learning_rate
 from halo_trainer.seeds import derived_seed
+from halo_trainer.tracking import tracker_of
 
 
 @dataclass
@@ -124,7 +125,7 @@ def loop(run: Run, stop: threading.Event) -> bool:
     """Train step after step; return False when it was told to stop before the last."""
     plan, ranks = run.plan, run.ranks
     meter = Meter.of(run.model, run.file.base.dtype, run.device, ranks.world)
-    history = History(run.folder(), run.file.run.attempt) if ranks.writes else None
+    history = History(run.folder(), run.file.run.attempt, tracker_of(run.file)) if ranks.writes else None
     progress = Progress(plan.steps, run.state.tokens_seen, ranks.writes, meter, history)
     saved = run.state.step
     stopping = told_to_stop(run, stop)

@@ -48,6 +48,7 @@ def freeze(world: RunWorld) -> Frozen:
         parent=frozen_parent(parent) if parent else None,
         image=installed.trainer_image,
         image_pull_policy=installed.image_pull_policy,
+        tracking=catalog.workspace.spec.tracking if spec.base == "lora_trl" else None,
         artifacts_claim=artifacts_claim(world),
         operator_version=installed.operator_version,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from halo_api import API_VERSION
 from halo_api.report import Deadline
 from halo_api.run_file import (
@@ -48,6 +50,7 @@ def pod(
     metered: bool,
     extra: Object,
     annotations: dict[str, str] | None = None,
+    variables: Sequence[Object] = (),
 ) -> Object:
     """Return a pod under the *restricted* Pod Security Standard whose first process is the supervisor."""
     text = run_file.canonical()
@@ -104,6 +107,7 @@ def pod(
                         {"name": DIGEST_VARIABLE, "value": digest_of(text)},
                         {"name": "HOME", "value": "/tmp"},
                         {"name": "USER", "value": "halo"},
+                        *variables,
                     ],
                     "resources": resources,
                     "terminationMessagePath": "/dev/termination-log",

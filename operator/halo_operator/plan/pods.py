@@ -31,6 +31,7 @@ from halo_operator.plan import names
 from halo_operator.plan.pod_template import FILES_RESOURCES, owner, pod
 from halo_operator.plan.resolve import ROWS
 from halo_operator.plan.split import WHOLE_ROW
+from halo_operator.plan.tracking import wandb_key, wandb_plan
 from halo_operator.plan.world import DatasetWorld, Environment, Meta, Object
 
 GRACE_SECONDS = 60.0
@@ -78,6 +79,7 @@ def trainer_pods(
             },
             metered=True,
             extra=host(meta, layout, rank, attempt),
+            variables=wandb_key(frozen, rank),
         )
         for rank in range(layout.nodes)
     )
@@ -127,6 +129,7 @@ def train_file(
             rendezvous_timeout_seconds=env.start_timeout_seconds,
         ),
         reporting=Reporting(url=env.report_url),
+        wandb=None if rank else wandb_plan(meta, frozen),
         deadline=start.deadline,
         grace_seconds=GRACE_SECONDS,
         publish_seconds=start.publish_seconds,

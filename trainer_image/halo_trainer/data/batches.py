@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import random
+from array import array
 from collections.abc import Sequence
 
 from halo_trainer.seeds import derived_seed
@@ -49,7 +50,7 @@ def packs(share: Sequence[int], lengths: Sequence[int], budget: int) -> list[lis
 
 
 @functools.lru_cache(maxsize=2)
-def _epoch(rows: int, seed: int, epoch: int) -> tuple[int, ...]:
-    order = list(range(rows))
+def _epoch(rows: int, seed: int, epoch: int) -> Sequence[int]:
+    order = array("i", range(rows))
     random.Random(derived_seed(seed, "data", epoch)).shuffle(order)
-    return tuple(order)
+    return order

@@ -11,6 +11,11 @@ from typing import Any
 from halo_api.conditions import Reason
 from halo_trainer.failures import RunFailure
 
+# Two million tokens or more. Tokenising takes some 200 bytes of memory for each byte of a row, and an inspection has 2 GiB.
+LONGEST_LINE = 8 << 20
+# What some editors put before the text of a file that is UTF-8 anyway.
+MARK = "\ufeff"
+
 
 class JsonLines:
     """One pass over the file; `digest` is that of the whole file once the pass is over."""
@@ -30,7 +35,10 @@ class JsonLines:
             )
         number = 0
         with self._path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
+                if len(line) > LONGEST_LINE:
+                    cure = "write one row a line, and cut what no base could read at once"
+                    raise bad_row(number, f"has more than {LONGEST_LINE >> 20} MiB", cure)
                 self._hash.update(line)
                 yield number, _value(number, line)
         if number == 0:
@@ -51,7 +59,7 @@ def bad_row(number: int, found: str, cure: str) -> RunFailure:
 
 def _value(number: int, line: bytes) -> Any:
     try:
-        text = line.decode("utf-8")
+        text = line.decode("utf-8").removeprefix(MARK if number == 1 else "")
     except UnicodeDecodeError as error:
         raise bad_row(number, f"is not UTF-8 (byte {error.start + 1})", "save the file as UTF-8") from error
     if not text.strip():

@@ -145,13 +145,15 @@ def _same_file(data: DataRef, path: Path, found: str) -> None:
 def fitting_rows(rows: Iterable[Row], max_length: int, overlength: str) -> Iterator[Row]:
     """Yield the rows that train, each of at most `max_length` tokens; never cut or leave out silently.
 
-    What is wrong with the rows together is raised behind the last one, so that no more than one need be in memory.
+    What is wrong with the rows together is raised behind the last one, so that no more than one need be in memory. Each is a
+    line of its file.
     """
-    count = longer = longest = kept = 0
-    for row in rows:
-        count += 1
+    count = longer = first = longest = at = kept = 0
+    for count, row in enumerate(rows, 1):
         if len(row) > max_length:
-            longer, longest = longer + 1, max(longest, len(row))
+            longer, first = longer + 1, first or count
+            if len(row) > longest:
+                longest, at = len(row), count
             if overlength != "truncate":
                 continue
             row = row.truncated(max_length)
@@ -162,7 +164,8 @@ def fitting_rows(rows: Iterable[Row], max_length: int, overlength: str) -> Itera
     if longer and overlength == "refuse":
         raise RunFailure(
             Reason.ROW_TOO_LONG,
-            f"{longer} of {count} rows are longer than {max_length} tokens, the longest has {longest}; "
+            f"{longer} of {count} rows are longer than {max_length} tokens: the first is line {first}, "
+            f"the longest line {at} with {longest}; "
             "raise spec.lora.maxLength (up to the base's context), or set spec.lora.overlength to drop or truncate",
         )
     if longer:

@@ -65,6 +65,8 @@ def preference_row(line: int, value: Any) -> PreferenceRow:
     """Check one row; what is wrong is said with the line, what was found and what would do."""
     if not isinstance(value, dict):
         raise bad_row(line, f"is {json_kind(value)}, not an object", SHAPE)
+    if not {"chosen", "rejected"} & value.keys():
+        raise bad_row(line, f"is no pair: it has neither chosen nor rejected (found {some_keys(value)})", SHAPE)
     prompt = _prompt(line, value)
     tools = checked_tools(line, value)
     chosen, rejected = (_answer(line, name, value) for name in ("chosen", "rejected"))

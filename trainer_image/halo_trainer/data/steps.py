@@ -35,6 +35,9 @@ class ChatLines:
 
     def row(self, line: int, value: Any) -> ChatRow:
         """Check one line; lines come in the order of the file."""
+        if is_pair(value):
+            cure = "put pairs into a Dataset of kind preference, or write the answer to learn into messages"
+            raise bad_row(line, "is a pair (it has chosen and rejected) in a Dataset of kind chat", cure)
         steps = is_step(value)
         if self._first is None:
             self._first = (line, steps)
@@ -50,6 +53,15 @@ class ChatLines:
 def is_step(value: Any) -> bool:
     """Whether an object is meant as a step: it names its run, or its answer stands beside its messages."""
     return isinstance(value, dict) and ("run" in value or {"answer", "messages"} <= value.keys())
+
+
+def is_pair(value: Any) -> bool:
+    """Whether an object is meant as a pair: it has both answers, and no other one in its messages."""
+    if not isinstance(value, dict) or not {"chosen", "rejected"} <= value.keys():
+        return False
+    messages = value.get("messages")
+    told = messages if isinstance(messages, list) else []
+    return not any(isinstance(message, dict) and message.get("role") == "assistant" for message in told[-1:])
 
 
 def step_row(line: int, value: Any) -> ChatRow:

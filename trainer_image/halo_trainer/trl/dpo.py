@@ -10,6 +10,7 @@ without a parent the adapter is turned off for it, which leaves the base.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,7 +48,7 @@ class Dpo:
 
     def __init__(
         self,
-        pairs: list[TokenPair],
+        pairs: Sequence[TokenPair],
         model: Any,
         tokenizer: Any,
         lora: FrozenLora,
@@ -56,7 +57,7 @@ class Dpo:
     ) -> None:
         """Take the model as the run starts it: what its adapter is now becomes the reference."""
         self._pairs, self._device = pairs, device
-        self.lengths = [len(pair) for pair in pairs]
+        self.lengths: Sequence[int] = array("q", map(len, pairs))
         if hasattr(model.get_output_embeddings(), "base_layer"):
             raise RunFailure(
                 Reason.INVALID_SPEC,

@@ -28,7 +28,7 @@ IGNORED = -100
 class TrlSft(Sft):
     """The rows of a run, and their loss by TRL."""
 
-    def __init__(self, rows: list[TokenRow], model: Any, tokenizer: Any, device: torch.device) -> None:
+    def __init__(self, rows: Sequence[TokenRow], model: Any, tokenizer: Any, device: torch.device) -> None:
         """Take the model as the run starts it; TRL's defaults hold where the run file says nothing."""
         super().__init__(rows, model, device)
         if hasattr(model.get_output_embeddings(), "base_layer"):
