@@ -85,6 +85,10 @@ class BaseRef(ApiModel):
     revision: str
     dtype: Literal["bf16", "fp32"]
     context_length: int
+    quantization: Annotated[
+        Literal["nf4"] | None,
+        Field(description="How the frozen base is kept while a LoRA trains on it (QLoRA); unset: in its dtype."),
+    ] = None
 
 
 class DataRef(ApiModel):

@@ -93,15 +93,15 @@ def compute_in_double(model: Any) -> None:
 
     Else the gradients of rows that share tokens are rounded to fp32 after they are added up, and a row's own before.
     """
-    base = model.get_base_model()
-    inner = base.forward
+    layers = model.get_base_model().base_model
+    inner = layers.forward
 
     @functools.wraps(inner)
     def forward(*args: Any, **kwargs: Any) -> Any:
         with InDouble():
             return inner(*args, **kwargs)
 
-    base.forward = forward
+    layers.forward = forward
 
 
 def gradient_of(model: Any) -> torch.Tensor:

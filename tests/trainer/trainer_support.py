@@ -180,11 +180,12 @@ def killed(run: RunFile, root: Path, checkpoints: int = 2) -> dict[str, Any]:
     return {"step": last.step, "uri": last.uri, "digest": last.digest}
 
 
-def completed(run: RunFile, root: Path) -> None:
-    """Train to the end as a pod would."""
+def completed(run: RunFile, root: Path) -> str:
+    """Train to the end as a pod would; return what it said."""
     process = start("train", run, root)
-    output, _ = process.communicate(timeout=500)
-    assert process.returncode == 0, output.decode()
+    output = process.communicate(timeout=500)[0].decode()
+    assert process.returncode == 0, output
+    return output
 
 
 def adapter_bytes(root: Path, output: str = "run") -> dict[str, bytes]:

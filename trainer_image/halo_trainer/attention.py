@@ -1,8 +1,8 @@
 """Attention over a layout: each run of the flat sequence attends to its own path and to nothing else, with no T x T mask.
 
-Registered with transformers under the name `halo`, beside a mask function that makes no mask. What a forward pass attends to is
-handed to it as `varlen=...`, which transformers passes on to every layer. The form is FlashAttention's: queries of N runs one
-behind the other, their keys likewise, and where each begins; a run's queries are the last of its keys (causal, aligned
+Registered with transformers under the name `halo`, for which it makes no mask. What a forward pass attends to is handed to it
+as `varlen=...`, which transformers passes on to every layer. The form is FlashAttention's: queries of N runs one behind the
+other, their keys likewise, and where each begins; a run's queries are the last of its keys (causal, aligned
 bottom-right). On a GPU one kernel computes all runs; elsewhere scaled_dot_product_attention computes one after the other.
 """
 
@@ -165,10 +165,10 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, varlen: Varlen, scaling: f
 def install(model: Any) -> None:
     """Let a model of transformers attend by layouts, and by nothing else, from now on."""
     from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface
 
+    # No mask function goes with it: transformers makes no mask then, nor looks at the positions for one, which would make the
+    # host wait for the GPU in every pass.
     AttentionInterface.register(NAME, halo_attention)
-    AttentionMaskInterface.register(NAME, lambda *_, **__: None)
     model.set_attn_implementation(NAME)
     install_recurrent(model)
 

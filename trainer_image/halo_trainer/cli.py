@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     sample = verbs.add_parser("sample", help=text, description=text)
     sample.add_argument("--base", required=True, metavar="FOLDER", help="a folder or pvc://CLAIM/PATH")
     sample.add_argument("--adapter", metavar="FOLDER", help="a PEFT folder or pvc://CLAIM/PATH")
+    sample.add_argument("--nf4", action="store_true", help="load the base in 4 bits, as a run that trains on it so")
     prompts = sample.add_mutually_exclusive_group(required=True)
     prompts.add_argument("--prompt", action="append", metavar="TEXT", help="a user's message; may be given again")
     prompts.add_argument(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halo_trainer.flops import Shape, Work, shape_of, step_flops
@@ -26,6 +28,10 @@ PEAKS = (
     (r"\bL4\b", 121e12),
     (r"\bA10\b", 125e12),
 )
+
+
+# What a rank may count on, where that is less than its device has: a GPU that is shared with others.
+BYTES_VARIABLE = "HALO_DEVICE_BYTES"
 
 
 @dataclass(frozen=True)
@@ -81,3 +87,54 @@ def memory_bytes(device: torch.device) -> int:
     import psutil
 
     return int(psutil.Process().memory_info().rss)
+
+
+def device_bytes(device: torch.device, ranks: int) -> int:
+    """Return the memory in bytes that a rank may fill: its GPU's, or on a CPU that of the machine over its `ranks`."""
+    if told := os.environ.get(BYTES_VARIABLE):
+        return int(told)
+    if device.type == "cuda":
+        import torch
+
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return machine_bytes() // ranks
+
+
+def free_bytes(device: torch.device, most: int) -> int:
+    """Return how many of the `most` bytes that a rank may fill it can still take."""
+    if device.type == "cuda":
+        import torch
+
+        held = torch.cuda.memory_allocated(device)
+        return min(most - held, torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - held)
+    return most - memory_bytes(device)
+
+
+def machine_bytes(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
+    """Return the memory that this container or machine has: the least limit of its cgroup (version 1 or 2) and those around it."""
+    import psutil
+
+    least = int(psutil.virtual_memory().total)
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, name = (cgroups / "memory", "memory.limit_in_bytes") if controllers else (cgroups, "memory.max")
+        own = top / path.lstrip("/")
+        # A container sees its own cgroup as the top; outside one the path leads to it.
+        for folder in (own, *own.parents):
+            if folder.is_relative_to(top):
+                least = min(least, _limit(folder / name) or least)
+    return least
+
+
+def _limit(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        # `max` is no limit.
+        return None

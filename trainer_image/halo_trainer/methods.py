@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef, DataRef, TrainPlan
-from halo_trainer.attention import Varlen, install, takes_trees, why_padded, why_whole
+from halo_trainer.answers import Answers
+from halo_trainer.attention import Varlen, install, takes_trees, why_padded
 from halo_trainer.data.batches import micro_batches, packs
 from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.collate import collate, collate_flat, trained_tokens
@@ -23,9 +25,7 @@ from halo_trainer.data.split import Shard
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
 from halo_trainer.flops import Work, Works, rows_work, summed
-from halo_trainer.model import answer_logits, flat_logits
-from halo_trainer.objectives.sft import sft_loss
-from halo_trainer.parallel.context import Context
+from halo_trainer.parallel.context import Context, rows_can_be_split
 from halo_trainer.parallel.ranks import Ranks
 
 
@@ -79,23 +79,40 @@ class Supervised:
         return summed(self._works[index] for index in step)
 
 
-class Sft(Supervised):
+class ChatRows(Supervised):
+    """Rows that are padded to the longest of a pass, whoever computes their loss."""
+
+    def __init__(self, rows: Sequence[TokenRow], device: torch.device, bundles: Tally | None = None) -> None:
+        super().__init__(map(_work, rows), bundles)
+        self._rows, self._device = rows, device
+
+    def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
+        return micro_batches(share, size)
+
+    def pass_tokens(self, size: int) -> int:
+        """Return the most tokens that a process has in a pass."""
+        return size * max(self.lengths)
+
+
+class Sft(ChatRows):
     """Chat rows, padded to the longest of a pass."""
 
     def __init__(
         self, rows: Sequence[TokenRow], model: Any, device: torch.device, bundles: Tally | None = None
     ) -> None:
-        super().__init__(map(_work, rows), bundles)
-        self._rows, self._model, self._device = rows, model, device
-
-    def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
-        return micro_batches(share, size)
+        super().__init__(rows, device, bundles)
+        self._answers = Answers(model)
 
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
         """Every trained token of the step weighs the same."""
-        micro = collate([self._rows[index] for index in part], 0, self._device)
-        logits = answer_logits(self._model, micro)
-        return Share(sft_loss(logits, micro.targets_BK, micro.trained_BK, self.denominator(step)))
+        return Share(self._loss([self._rows[index] for index in part], self.denominator(step)))
+
+    def trial(self, length: int) -> Tensor:
+        """Return the loss of a row of a length, all of whose tokens train."""
+        return self._loss([_trial_row(length)], length)
+
+    def _loss(self, rows: list[TokenRow], denominator: int) -> Tensor:
+        return self._answers.padded(collate(rows, 0, self._device), denominator)
 
 
 def bundled(bundles: Iterable[Bundle], most: int, data: str, tally: Tally) -> Sequence[Bundle]:
@@ -129,14 +146,22 @@ class PackedSft(Supervised):
         context: Context | None = None,
     ) -> None:
         super().__init__(map(_work, rows), bundles)
-        self._rows, self._model, self._device, self._context = rows, model, device, context
+        self._rows, self._device, self._context = rows, device, context
+        self._answers = Answers(model)
         install(model.get_base_model())
         self._longest = max(self.lengths)
+        if context and context.group.rank == 0:
+            print(context.told(self.lengths), flush=True)
 
     def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
+        most = self.pass_tokens(size)
         if self._context:
-            return self._context.passes(share, self.lengths, size)
-        return packs(share, self.lengths, size * self._longest)
+            return self._context.passes(share, self.lengths, most)
+        return packs(share, self.lengths, most)
+
+    def pass_tokens(self, size: int) -> int:
+        """Return the most tokens that a process has in a pass."""
+        return self._context.room(size, self._longest) if self._context else size * self._longest
 
     def laid_out(self, part: Sequence[int]) -> tuple[Layout | Shard, Varlen]:
         """Return what this process has of a pass, and what it attends to."""
@@ -148,11 +173,20 @@ class PackedSft(Supervised):
         return layout, Varlen.of(layout, self._device)
 
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
-        layout, varlen = self.laid_out(part)
-        flat = collate_flat(layout, self._device)
-        logits_BKV = flat_logits(self._model, flat, varlen)
-        every_BK = torch.ones_like(flat.targets_BK, dtype=torch.bool)
-        return Share(sft_loss(logits_BKV, flat.targets_BK, every_BK, self.denominator(step)))
+        return Share(self._loss(*self.laid_out(part), self.denominator(step)))
+
+    def trial(self, length: int) -> Tensor:
+        """Return the loss of a row of a length, all of whose tokens train; of a rank's part of a longer one, without its group."""
+        layout = row_layout(_trial_row(length))
+        attends = self._context.trial if self._context else Varlen.of
+        return self._loss(layout, attends(layout, self._device), length)
+
+    def _loss(self, layout: Layout | Shard, varlen: Varlen, denominator: int) -> Tensor:
+        return self._answers.flat(collate_flat(layout, self._device), varlen, denominator)
+
+
+def _trial_row(length: int) -> TokenRow:
+    return TokenRow(array("i", [0]) * length, bytearray([1]) * length)
 
 
 def _work(row: TokenRow | Tree) -> Work:
@@ -221,20 +255,6 @@ def prepared(
         return Dpo(pairs, model, load_tokenizer(base, folder), lora, continues=plan.parent is not None, device=device)
 
     return dpo
-
-
-def rows_can_be_split(plan: TrainPlan, base: BaseRef, folder: Path, ranks: int) -> None:
-    """Raise RunFailure where rows can't be split over so many GPUs: they must lie flat, and each layer must have its part of them."""
-    lora, what = plan.lora, "spec.contextParallel: rows that are split over GPUs"
-    if lora.method != "sft" or lora.trainer == "TRL":
-        found = "trainer TRL" if lora.trainer == "TRL" else f"method {lora.method}"
-        raise RunFailure(Reason.INVALID_SPEC, f"{what} belong to sft by Halo, found {found}; remove it")
-    if not lora.packing:
-        raise RunFailure(
-            Reason.INVALID_SPEC, f"{what} are packed, found packing false; set spec.lora.packing: true, or remove one"
-        )
-    if reason := why_whole(load_config(base, folder), ranks):
-        raise RunFailure(Reason.INVALID_SPEC, f"{what}: base {base.name} has none, since {reason}; remove it")
 
 
 def _of_bundles(

@@ -18,6 +18,7 @@ from halo_trainer.attention import Varlen
 from halo_trainer.data.collate import FlatBatch, MicroBatch
 from halo_trainer.data.load import base_folder
 from halo_trainer.failures import RunFailure
+from halo_trainer.quantized import loading
 from halo_trainer.seeds import derived_seed
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
@@ -34,17 +35,21 @@ def settle_torch() -> torch.device:
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.set_num_threads(int(os.environ.get(THREADS_VARIABLE, "1")))
     torch.use_deterministic_algorithms(True)
+    # Nothing here reads memory before it is written; to fill it first costs a pass over every new array.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return torch.device("cpu")
 
 
 def load_base(base: BaseRef, path: Path) -> Any:
-    """Load the frozen base on the CPU in its catalog's precision."""
+    """Load the frozen base on the CPU in its catalog's precision, or in 4 bits."""
     import transformers
+
+    dtype = DTYPES[base.dtype]
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         return transformers.AutoModelForCausalLM.from_pretrained(
-            base_folder(base, path), dtype=DTYPES[base.dtype], local_files_only=True
+            base_folder(base, path), dtype=dtype, local_files_only=True, **loading(base, dtype)
         )
     except (RunFailure, MemoryError):
         raise

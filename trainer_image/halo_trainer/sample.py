@@ -36,6 +36,8 @@ def sample(options: argparse.Namespace) -> int:
     """Answer every prompt; with expected answers, count those that were given exactly."""
     device = settle_torch()
     base, path = local_base(options.base, options.volumes, "bf16" if device.type == "cuda" else "fp32")
+    if options.nf4:
+        base = base.model_copy(update={"quantization": "nf4"})
     template = load_template(base, path)
     tokenizer = load_tokenizer(base, path)
     model = load_base(base, path)

@@ -16,6 +16,7 @@ from halo_api.conditions import Reason
 from halo_api.digests import files_digest
 from halo_api.report import AdapterReport, CheckpointReport, Outcome
 from halo_api.run_file import RunFile, TrainPlan, volume_path
+from halo_trainer.activations import keep_what_fits
 from halo_trainer.adapter import write_adapter
 from halo_trainer.budget import Budget
 from halo_trainer.checkpoints.digest import Checked, as_written, check_checkpoint
@@ -28,7 +29,7 @@ from halo_trainer.files import whole_folder
 from halo_trainer.flops import Work
 from halo_trainer.gauges import Meter
 from halo_trainer.history import History
-from halo_trainer.methods import Method, prepared
+from halo_trainer.methods import Method, PackedSft, Sft, prepared
 from halo_trainer.model import attach_lora, load_base, settle_torch, trained_parameters
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.parent import read_parent, start_from
@@ -118,6 +119,8 @@ def load(file: RunFile, volumes: str, report: Reporting, ranks: Ranks, budget: B
     if checkpoint:
         state = load_checkpoint(checkpoint, model, parameters, optimizer)
         print(f"resuming after step {state.step} from {checkpoint.folder}", flush=True)
+    if isinstance(method, Sft | PackedSft):
+        keep_what_fits(model, method.trial, method.pass_tokens(plan.lora.micro_batch or 1), device, ranks)
     return Run(file, plan, volumes, ranks, report, device, method, model, parameters, optimizer, state, budget)
 
 

@@ -23,7 +23,7 @@ from halo_trainer import budget
 from halo_trainer.history import TAGS
 
 # From the end of the metrics to the end of the process, whatever the server does.
-LAST_SECONDS = 10.0
+LAST_SECONDS = 8.0
 # How long a server is waited for, and then left alone.
 ANSWER_SECONDS = 30.0
 AGAIN_SECONDS = 30.0
@@ -55,8 +55,9 @@ class Incoming:
                 self._steps.put(step)
         self._steps.put(None)
         self.over.set()
-        # W&B's library would wait for its server.
-        threading.Timer(LAST_SECONDS, os._exit, [1]).start()
+        if not is_offline():
+            # W&B's library would wait for its server.
+            threading.Timer(LAST_SECONDS, os._exit, [1]).start()
 
 
 def main(lines: BinaryIO) -> int:
@@ -69,7 +70,7 @@ def main(lines: BinaryIO) -> int:
     if run is None:
         return 1
     told = run.step
-    if run.url:
+    if not run.offline:
         say(f"the metrics are at {run.url}")
     for step in incoming.steps():
         if step.step >= told:
@@ -90,8 +91,7 @@ def begun(incoming: Incoming) -> Any:
     # No errors of the library to its makers.
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     plan, said = incoming.plan, False
-    offline = os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
-    if not offline and not os.environ.get(API_KEY_VARIABLE):
+    if not is_offline() and not os.environ.get(API_KEY_VARIABLE):
         say(
             f"{API_KEY_VARIABLE} is not set, so no metrics go there; create Secret {plan.secret} in the run's namespace"
         )
@@ -131,6 +131,11 @@ def begun(incoming: Incoming) -> Any:
             return None
 
 
+def is_offline() -> bool:
+    """Whether W&B's own variable says that there is no server: then it writes files, on a laptop."""
+    return os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
+
+
 def first_line(error: Exception) -> str:
     """Return what a person needs of an error."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
@@ -142,4 +147,7 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.stdin.buffer))
+    code = main(sys.stdin.buffer)
+    sys.stderr.flush()
+    # At once: what was told is there, and the library's last steps at an exit would wait for its server too.
+    os._exit(code)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .curves import drawn
 from .figures import AT_LEAST, targets
 from .measure import Measured, cases, measure, ready_base
 from .sides import say
@@ -28,7 +29,10 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--rows", type=int, action="append", metavar="T", help="on a GPU: the longest rows (default 4096, 16384, 32768)"
     )
-    top.add_argument("--only", action="append", metavar="SIDE", help="only the sides whose name begins so")
+    top.add_argument(
+        "--only", action="append", metavar="SIDE", help="only the sides of this name, or pattern such as 'TRL*'"
+    )
+    top.add_argument("--svg", type=Path, metavar="FILE", help="draw the losses of both sides into a file")
     top.add_argument("--here", action="store_true", help="in this Python, which has the trainer's packages")
     top.add_argument("--keep", action="store_true", help="leave the folder with the rows and the logs")
     top.add_argument("--json", action="store_true", help="print the last line alone")
@@ -40,6 +44,9 @@ def main() -> int:
     result, measured = bench(options)
     if not options.json:
         print(table(measured))
+    compared = [case for case in result["cases"] if "losses" in case]
+    if options.svg and compared:
+        options.svg.write_bytes(drawn(compared))
     print(json.dumps(result))
     return 0 if result["met"] else 1
 

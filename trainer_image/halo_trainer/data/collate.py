@@ -30,11 +30,11 @@ def collate(rows: Sequence[TokenRow], padding: int, device: torch.device) -> Mic
     predicts = trained[:, 1:]
     positions = predicts.any(dim=0).nonzero().squeeze(-1)
     return MicroBatch(
-        ids.to(device),
-        attention.to(device),
-        positions.to(device),
-        ids[:, 1:][:, positions].to(device),
-        predicts[:, positions].to(device),
+        sent(ids, device),
+        sent(attention, device),
+        sent(positions, device),
+        sent(ids[:, 1:][:, positions], device),
+        sent(predicts[:, positions], device),
     )
 
 
@@ -78,12 +78,17 @@ def collate_flat(layout: Layout | Shard, device: torch.device) -> FlatBatch:
     # Without a fork each token is predicted by the one before it, so the positions are sorted already.
     forks = not torch.equal(positions, predicts.squeeze(0))
     return FlatBatch(
-        ids.to(device),
-        depths.to(device),
-        positions.to(device),
-        place.squeeze(0).to(device) if forks else None,
-        targets.to(device),
+        sent(ids, device),
+        sent(depths, device),
+        sent(positions, device),
+        sent(place.squeeze(0), device) if forks else None,
+        sent(targets, device),
     )
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Send a tensor to the device; from pinned memory, as from other memory the host would first wait for the GPU's work."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def trained_tokens(rows: Sequence[TokenRow]) -> int:

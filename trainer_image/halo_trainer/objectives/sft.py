@@ -14,9 +14,14 @@ def sft_loss(logits_BTV: Tensor, targets_BT: Tensor, trained_BT: Tensor, denomin
     with z the logits that predict y, the next token, m_bt = 1 where y is an answer's token, and M (`denominator`) the
     trained tokens of the *whole* optimizer batch, over every micro-batch and rank. So the shares add up to the same loss
     and gradient however the batch is cut; dividing by each part's own count would weigh tokens by their neighbours'
-    padding (the gradient accumulation bug of 2024: huggingface/transformers#34191). Computed in fp32.
+    padding (the gradient accumulation bug of 2024: huggingface/transformers#34191). Computed in fp32, or in fp64 where
+    the logits are.
     """
-    log_p_BTV = torch.log_softmax(logits_BTV.float(), dim=-1)
-    nll_BT = -log_p_BTV.gather(-1, targets_BT.unsqueeze(-1)).squeeze(-1)
+    log_p_BTV = torch.log_softmax(logits_BTV.to(torch.promote_types(logits_BTV.dtype, torch.float32)), dim=-1)
+    return trained_share(-log_p_BTV.gather(-1, targets_BT.unsqueeze(-1)).squeeze(-1), trained_BT, denominator)
+
+
+def trained_share(nll: Tensor, trained: Tensor, denominator: float) -> Tensor:
+    """Return that share from the negative log-likelihoods themselves; of those that don't train none counts."""
     # A selection and not a product: an infinite loss at a position that does not train must not become NaN.
-    return torch.where(trained_BT, nll_BT, 0.0).sum() / denominator
+    return torch.where(trained, nll, 0.0).sum() / denominator

@@ -7,21 +7,40 @@ goes through the same layers, with a loss of 0. In a pass without a split row no
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from halo_api.run_file import ContextParallel
-from halo_trainer.attention import Varlen
+from halo_api.conditions import Reason
+from halo_api.run_file import BaseRef, ContextParallel, TrainPlan
+from halo_trainer.attention import Varlen, why_whole
 from halo_trainer.data.layout import Layout, joined
-from halo_trainer.data.split import Shard, group_packs, placed, room, shard
+from halo_trainer.data.load import load_config
+from halo_trainer.data.split import Shard, group_packs, is_split, placed, room, shard
+from halo_trainer.failures import RunFailure
 from halo_trainer.parallel.heads import SharedRows
 from halo_trainer.parallel.ranks import Group, Ranks
 from halo_trainer.recurrent import SideBySide
+
+
+def rows_can_be_split(plan: TrainPlan, base: BaseRef, folder: Path, ranks: int) -> None:
+    """Raise RunFailure where rows can't be split over so many GPUs: they must lie flat, and each layer must have its part of them."""
+    lora, what = plan.lora, "spec.contextParallel: rows that are split over GPUs"
+    if lora.method != "sft" or lora.trainer == "TRL":
+        found = "trainer TRL" if lora.trainer == "TRL" else f"method {lora.method}"
+        raise RunFailure(Reason.INVALID_SPEC, f"{what} belong to sft by Halo, found {found}; remove it")
+    if not lora.packing:
+        raise RunFailure(
+            Reason.INVALID_SPEC, f"{what} are packed, found packing false; set spec.lora.packing: true, or remove one"
+        )
+    if reason := why_whole(load_config(base, folder), ranks):
+        raise RunFailure(Reason.INVALID_SPEC, f"{what}: base {base.name} has none, since {reason}; remove it")
 
 
 @dataclass(frozen=True)
@@ -38,10 +57,21 @@ class Context:
             return None
         return cls(ranks.group(wanted.group), wanted.whole_row)
 
-    def passes(self, share: Sequence[int], lengths: Sequence[int], size: int) -> list[list[int]]:
-        """Cut a group's rows into passes, which each rank of it does."""
-        ranks = self.group.size
-        return group_packs(share, lengths, ranks, self.whole, room(size, max(lengths), ranks, self.whole))
+    def told(self, lengths: Sequence[int]) -> str:
+        """Return the log's line on rows of these lengths."""
+        split = sum(is_split(length, self.group.size, self.whole) for length in lengths)
+        return (
+            f"{self.group.size} ranks share rows of more than {self.whole} tokens: {split} of {len(lengths)}, "
+            f"the longest of {max(lengths)}"
+        )
+
+    def passes(self, share: Sequence[int], lengths: Sequence[int], most: int) -> list[list[int]]:
+        """Cut a group's rows into passes of at most so many tokens on a rank; each rank does them all."""
+        return group_packs(share, lengths, self.group.size, self.whole, most)
+
+    def room(self, size: int, longest: int) -> int:
+        """Return the tokens of a pass on a rank that take no more memory than `size` rows, the longest of them split."""
+        return room(size, longest, self.group.size, self.whole)
 
     def laid_out(self, rows: Sequence[Layout], device: torch.device) -> tuple[Shard, Varlen]:
         """Return this rank's part of a pass of these rows, and what it attends to."""
@@ -55,6 +85,14 @@ class Context:
         shared = SharedRows(self.group, tuple(lengths)) if lengths else None
         beside = None if forks else SideBySide(part.whole, shared)
         return part, Varlen.of_shard(part, gather, beside, device)
+
+    def trial(self, layout: Layout, device: torch.device) -> Varlen:
+        """Return what a rank attends to whose tokens are its part of a split row, with its own keys in the place of the others'."""
+        size = self.group.size
+        part = shard(joined([]), [], layout, 1, 0)
+        part = dataclasses.replace(part, keys=(((0, size * len(layout)),),))
+        rows = SideBySide(part.whole)
+        return Varlen.of_shard(part, lambda *both: tuple(each.repeat(1, 1, size, 1) for each in both), rows, device)
 
 
 @dataclass(frozen=True)

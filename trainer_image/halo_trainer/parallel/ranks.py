@@ -33,13 +33,14 @@ class Ranks:
     rank: int = 0
     world: int = 1
     local_rank: int = 0
+    # Of this process's node.
+    local_world: int = 1
 
     @classmethod
     def of_environment(cls) -> Ranks:
-        """Read RANK, WORLD_SIZE and LOCAL_RANK; without them there is one process."""
-        return cls(
-            *(int(os.environ.get(name, value)) for name, value in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)))
-        )
+        """Read RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; without them there is one process."""
+        alone = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))
+        return cls(*(int(os.environ.get(name, value)) for name, value in alone))
 
     def report(self, path: Path) -> Path:
         """Return where this process reports: the first of a node for the node, the others beside it."""

@@ -18,19 +18,19 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
 from halo_api.conditions import Reason
 from halo_trainer.data.template import TokenRow
 from halo_trainer.failures import RunFailure
-from halo_trainer.methods import Sft, Share
+from halo_trainer.methods import ChatRows, Share
 from halo_trainer.trl.part import loop_arguments, settled_threads, stand_alone
 
 # TRL's mark of what does not train.
 IGNORED = -100
 
 
-class TrlSft(Sft):
+class TrlSft(ChatRows):
     """The rows of a run, and their loss by TRL."""
 
     def __init__(self, rows: Sequence[TokenRow], model: Any, tokenizer: Any, device: torch.device) -> None:
         """Take the model as the run starts it; TRL's defaults hold where the run file says nothing."""
-        super().__init__(rows, model, device)
+        super().__init__(rows, device)
         if hasattr(model.get_output_embeddings(), "base_layer"):
             raise RunFailure(
                 Reason.INVALID_SPEC,
