@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from tiny_models import gradient_of, tiny_model
 
+from halo_trainer.activations import compute_again
 from halo_trainer.data.batches import rank_share
 from halo_trainer.data.bundle import Tree
 from halo_trainer.data.template import TokenRow
@@ -96,9 +97,14 @@ def step_gradient(
     sharing: int,
     whole: int,
     size: int,
+    again: int = 0,
 ) -> tuple[torch.Tensor, float, int]:
-    """Do a step of these rows as the loop does, `sharing` ranks a group; return its gradient, its loss, and this rank's passes."""
+    """Do a step of these rows as the loop does, `sharing` ranks a group; return its gradient, its loss, and this rank's passes.
+
+    The first `again` layers are computed again in the backward pass.
+    """
     model = _model(kind, dtype)
+    compute_again(model, again)
     method = PackedSft(rows, model, CPU, context=Context(_group(ranks, sharing), whole))
     step = list(range(len(rows)))
     share = rank_share(step, method.lengths, ranks.rank // sharing, ranks.world // sharing)

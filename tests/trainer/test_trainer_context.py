@@ -106,6 +106,17 @@ def holds(workers: Workers, case: Any, rows: list[Any], kept: list[TokenRow], *h
     return [passes for _, _, passes in answers]
 
 
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe"])
+def test_layers_with_split_rows_are_computed_again_to_the_same_bits(two: Workers, kind: str) -> None:
+    """Their keys and values are gathered again, by all ranks in the same order."""
+    rows = [*LOPSIDED, *SAME, *SHORT]
+    kept, one, all_of_them = (
+        two.ask(step_gradient, kind, torch.float32, rows, 2, 16, 1, again)[0][0] for again in (0, 1, 2)
+    )
+    assert torch.equal(one, kept)
+    assert torch.equal(all_of_them, kept)
+
+
 @pytest.mark.parametrize("case", CASES)
 @settings(GRADIENTS, max_examples=6)
 @given(rows=st.lists(long_rows(), min_size=1, max_size=6), whole=st.integers(4, 40), size=st.integers(1, 2))
@@ -177,7 +188,11 @@ def test_a_trial_keeps_the_keys_of_a_whole_group() -> None:
 
 
 def test_short_rows_lie_beside_a_split_one_in_one_pass(two: Workers) -> None:
-    assert holds(two, ("llama", torch.float32, 1e-5), [*SHORT, *LATE], [*SHORT, *LATE], 2, 16, 2) == [1, 1]
+    case = ("llama", torch.float32)
+    assert holds(two, (*case, 1e-5), [*SHORT, *LATE], [*SHORT, *LATE], 2, 16, 2) == [1, 1]
+    # What is computed again is gathered again, by all ranks, and no bit is another.
+    kept, again = (two.ask(step_gradient, *case, [*SHORT, *LATE], 2, 16, 2, layers) for layers in (0, 2))
+    assert torch.equal(again[0][0], kept[0][0])
 
 
 @pytest.mark.slow
