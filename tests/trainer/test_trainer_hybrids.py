@@ -12,8 +12,9 @@ from gradients import CPU, alone_gradient, models, token_row
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_layouts import GRADIENTS, runs
+from safetensors.torch import load
 from tiny_models import HYBRID, VOCABULARY, as_vector, difference, gradient_of, tiny_config, tiny_model
-from trainer_support import adapter_bytes, make_tokenizer, run_file, train_here, write_rows
+from trainer_support import adapter_bytes, completed, make_tokenizer, run_file, train_here, write_rows
 
 from halo_trainer.attention import Varlen
 from halo_trainer.cli import main
@@ -175,8 +176,6 @@ def test_a_run_on_a_hybrid_resumes_to_the_bit(hybrid: Path, packing: bool, capsy
 
 def test_bundles_on_a_hybrid_are_packed_and_end_at_a_fork(hybrid: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On all eight steps alone, and in their six linear bundles, a run learns the same."""
-    from safetensors.torch import load
-
     (hybrid / "models" / "tiny" / "chat_template.jinja").write_text(THINKER)
     write_rows(hybrid / "data" / "chat.jsonl", [*talk("a", 3), *tool_run("b", 2), *talk("c", 2)])
     for output, batch, bundle in (("alone", 8, {}), ("bundled", 6, {"bundle": 8})):
@@ -193,6 +192,17 @@ def test_bundles_on_a_hybrid_are_packed_and_end_at_a_fork(hybrid: Path, capsys: 
         as_vector(load(adapter_bytes(hybrid, name)["adapter_model.safetensors"])) for name in ("alone", "bundled")
     )
     assert difference(bundled, alone) < 1e-3
+
+
+@pytest.mark.slow
+def test_a_run_over_two_processes_learns_what_one_does(hybrid: Path) -> None:
+    """Started as a pod starts it, on rows of which most are split."""
+    lora = {"packing": True, "microBatch": 2}
+    train_here(run_file(output="one", lora=lora, steps=4), hybrid)
+    split = {"contextParallel": {"group": 2, "wholeRow": 40}, "layout": {"gpusPerNode": 2}}
+    completed(run_file(output="two", lora=lora, steps=4, **split), hybrid)
+    one, two = (as_vector(load(adapter_bytes(hybrid, name)["adapter_model.safetensors"])) for name in ("one", "two"))
+    assert difference(two, one) < 1e-3
 
 
 def test_answers_of_a_hybrid_are_the_same_beside_a_longer_prompt(
