@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from tiny_models import gradient_of, tiny_model
 
+from halo_trainer.activations import compute_again
 from halo_trainer.data.batches import lockstep, rank_share
 from halo_trainer.data.bundle import Tree
 from halo_trainer.data.template import TokenRow
@@ -101,10 +102,15 @@ def step_gradient(
     sharing: int,
     whole: int,
     size: int,
+    again: int = 0,
     sharded: bool = False,
 ) -> tuple[torch.Tensor, float, int]:
-    """Do a step of these rows as the loop does, `sharing` ranks a group; return its gradient, its loss, and this rank's passes."""
+    """Do a step of these rows as the loop does, `sharing` ranks a group; return its gradient, its loss, and this rank's passes.
+
+    The first `again` layers are computed again in the backward pass; the base is whole on each rank, or sharded.
+    """
     model = _model(kind, dtype, ranks.world if sharded else 1)
+    compute_again(model, again)
     context = Context(_group(ranks, sharing), whole) if sharing > 1 else None
     method = PackedSft(rows, model, CPU, context=context)
     step = list(range(len(rows)))

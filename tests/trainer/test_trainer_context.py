@@ -17,7 +17,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from random_layouts import GRADIENTS, row, runs
 from rank_workers import Workers, step_gradient
-from tiny_models import VOCABULARY, as_vector, difference, gradient_of, tiny_model
+from tiny_models import HYBRID, VOCABULARY, as_vector, difference, gradient_of, tiny_config, tiny_model
 from trainer_support import adapter_bytes, completed, killed, run_file, train_here, write_rows
 
 from halo_api.report import Report
@@ -34,10 +34,10 @@ from halo_trainer.parallel.ranks import Group
 
 CPU = torch.device("cpu")
 # A router's choice can turn on the last bit, so a mixture of experts is held to its rows in fp64 only.
-CASES = [("qwen3", torch.float32, 1e-5), ("qwen3_moe", torch.float64, 1e-8)]
+CASES = [("qwen3", torch.float32, 1e-5), ("qwen3_moe", torch.float64, 1e-8), ("qwen3_5_text", torch.float64, 1e-8)]
 EVERY = [
     *((kind, torch.float32, 1e-5) for kind in ("llama", "qwen2", "qwen3")),
-    *((kind, torch.float64, 1e-8) for kind in ("llama", "qwen2", "qwen3", "qwen3_moe")),
+    *((kind, torch.float64, 1e-8) for kind in ("llama", "qwen2", "qwen3", "qwen3_moe", *HYBRID)),
 ]
 
 
@@ -77,6 +77,8 @@ def long_rows(draw: st.DrawFn) -> TokenRow:
 LOPSIDED = [long_row(40, 1), long_row(9, 8)]
 LATE = [long_row(40, 39), long_row(5, 2)]
 SAME = [long_row(32, 20, 21, 31)] * 2
+# Of several chunks of a state, of which none ends where a rank's slice does.
+CHUNKS = [long_row(150, 1, 70, 149), long_row(66, 64, 65), long_row(40, 9)]
 SHORT = [long_row(6, 3), long_row(9, 8, 7), long_row(4, 1)]
 
 
@@ -90,6 +92,17 @@ def holds(workers: Workers, case: Any, rows: list[Any], kept: list[TokenRow], *h
     return [passes for _, _, passes in answers]
 
 
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe"])
+def test_layers_with_split_rows_are_computed_again_to_the_same_bits(two: Workers, kind: str) -> None:
+    """Their keys and values are gathered again, by all ranks in the same order."""
+    rows = [*LOPSIDED, *SAME, *SHORT]
+    kept, one, all_of_them = (
+        two.ask(step_gradient, kind, torch.float32, rows, 2, 16, 1, again)[0][0] for again in (0, 1, 2)
+    )
+    assert torch.equal(one, kept)
+    assert torch.equal(all_of_them, kept)
+
+
 @pytest.mark.parametrize("case", CASES)
 @settings(GRADIENTS, max_examples=6)
 @given(rows=st.lists(long_rows(), min_size=1, max_size=6), whole=st.integers(4, 40), size=st.integers(1, 2))
@@ -97,6 +110,7 @@ def holds(workers: Workers, case: Any, rows: list[Any], kept: list[TokenRow], *h
 @example(LATE, 16, 1)
 @example(SAME, 16, 1)
 @example(SHORT, 16, 1)
+@example(CHUNKS, 50, 2)
 def test_a_step_of_split_rows_has_the_gradient_of_its_rows_alone(
     two: Workers, case: Any, rows: list[TokenRow], whole: int, size: int
 ) -> None:
@@ -129,12 +143,13 @@ def test_a_step_of_split_bundles_has_the_gradient_of_its_steps_alone(
 ) -> None:
     kept = [each for each in steps if trained_tokens([each])]
     assume(kept)
-    holds(two, case, bundles(kept, forks), kept, 2, whole, size)
+    holds(two, case, bundles(kept, forks and case[0] not in HYBRID), kept, 2, whole, size)
 
 
-def test_ranks_wait_for_each_other_only_where_a_row_is_split() -> None:
+@pytest.mark.parametrize(("kind", "dtype"), [("llama", torch.float32), ("qwen3_5_text", torch.float64)])
+def test_ranks_wait_for_each_other_only_where_a_row_is_split(kind: str, dtype: torch.dtype) -> None:
     """Here there is no other one. Each has its own rows whole; one without rows goes through the pass all the same."""
-    model = tiny_model("llama")
+    model = tiny_model(kind, dtype)
     step = list(range(len(SHORT)))
     for rows in (SHORT, SHORT[:1]):
         for rank in range(2):
@@ -142,7 +157,7 @@ def test_ranks_wait_for_each_other_only_where_a_row_is_split() -> None:
             (part,) = method.passes(step[: len(rows)], 2)
             method.share(part, part).loss.backward()
         found = gradient_of(model)
-        assert difference(found, lone_gradient("llama", torch.float32, rows)) <= 1e-5
+        assert difference(found, lone_gradient(kind, dtype, rows)) <= 1e-5
 
 
 def test_a_trial_keeps_the_keys_of_a_whole_group() -> None:
@@ -159,7 +174,11 @@ def test_a_trial_keeps_the_keys_of_a_whole_group() -> None:
 
 
 def test_short_rows_lie_beside_a_split_one_in_one_pass(two: Workers) -> None:
-    assert holds(two, ("llama", torch.float32, 1e-5), [*SHORT, *LATE], [*SHORT, *LATE], 2, 16, 2) == [1, 1]
+    case = ("llama", torch.float32)
+    assert holds(two, (*case, 1e-5), [*SHORT, *LATE], [*SHORT, *LATE], 2, 16, 2) == [1, 1]
+    # What is computed again is gathered again, by all ranks, and no bit is another.
+    kept, again = (two.ask(step_gradient, *case, [*SHORT, *LATE], 2, 16, 2, layers) for layers in (0, 2))
+    assert torch.equal(again[0][0], kept[0][0])
 
 
 @pytest.mark.slow
@@ -185,6 +204,7 @@ def test_groups_of_a_world_have_the_gradient_of_their_rows_alone(
 ) -> None:
     """Two groups of two ranks and one of four, of rows and bundles in one step."""
     kept = [each for each in steps if trained_tokens([each])]
+    forks = forks and case[0] not in HYBRID
     holds(four, case, [*rows, *bundles(kept, forks)], [*rows, *kept], sharing, whole, size)
 
 
@@ -260,6 +280,18 @@ def test_rows_of_a_base_that_is_not_packed_are_not_split(root: Path) -> None:
     assert outcome.message == (
         "spec.contextParallel: rows that are split over GPUs: base tiny has none, since its dynamic rotary positions depend on "
         "the longest row of a forward pass; remove it"
+    )
+
+
+def test_heads_that_a_group_can_not_share_are_refused(root: Path) -> None:
+    """Said before the weights are read."""
+    tiny_config("qwen3_5_text").save_pretrained(root / "models" / "tiny")
+    (root / "models" / "tiny" / "model.safetensors").unlink()
+    outcome = train_here(run_file(lora={"packing": True}, contextParallel={"group": 8, "wholeRow": 40}), root).outcome
+    assert outcome
+    assert outcome.message == (
+        "spec.contextParallel: rows that are split over GPUs: base tiny has none, since its linear attention has 4 key heads, "
+        "no multiple of 8; remove it"
     )
 
 

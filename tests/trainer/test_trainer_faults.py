@@ -151,7 +151,9 @@ def test_overlong_rows_are_refused_dropped_or_cut_as_asked(root: Path, capsys: p
     write_rows(root / "data" / "chat.jsonl", rows)
     reason, message = failed(train_here(run_file(lora={"maxLength": 120}), root))
     assert reason == Reason.ROW_TOO_LONG
-    assert message.startswith("2 of 6 rows are longer than 120 tokens: the first is line 3, the longest line 5 with ")
+    assert message.startswith(
+        "2 of 6 rows are longer than 120 tokens: the first is line 3, the longest line 3 with 214; "
+    )
     for how, kept in (("drop", 4), ("truncate", 5)):
         report = train_here(run_file(output=how, lora={"maxLength": 120, "overlength": how}), root)
         assert report.outcome

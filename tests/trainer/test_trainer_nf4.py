@@ -54,7 +54,7 @@ def test_the_base_stays_as_it_was_quantised_and_the_adapter_learns(root: Path, d
         optimizer.step()
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
-    assert losses[-1] < losses[0] * 0.9
+    assert losses[-1] < losses[0] * 0.95
     assert frozen_bytes(model) == before
 
 

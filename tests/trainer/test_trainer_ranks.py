@@ -57,7 +57,7 @@ def holds(workers: Workers, case: Any, steps: list[TokenRow], most: int, *how: i
     assume(kept)
     trees = list(tree_bundles(kept, most, 1 << 20, Tally()))
     whole = workers.ask(step_gradient, kind, dtype, trees, *how)
-    sharded = workers.ask(step_gradient, kind, dtype, trees, *how, True)
+    sharded = workers.ask(step_gradient, kind, dtype, trees, *how, 1, True)
     for gradient, loss, _ in [*whole, *sharded]:
         assert torch.equal(gradient, whole[0][0])
         assert loss == whole[0][1]

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import struct
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,6 +152,31 @@ def test_a_process_that_takes_nothing_or_is_gone_blocks_nobody(capfd: pytest.Cap
         if tracker._process:
             tracker._process.kill()
         assert capfd.readouterr().err.count("W&B: steps will be missing there") == 1
+
+
+@pytest.mark.slow
+def test_a_server_that_is_down_is_asked_again_until_the_run_ends(beside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    code = (
+        "import os, sys, halo_trainer.wandb_run as w; w.ANSWER_SECONDS = 5.0; w.AGAIN_SECONDS = 1.0; "
+        "os._exit(w.main(sys.stdin.buffer))"
+    )
+    with deaf_server(False) as address:
+        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdin
+        assert process.stderr
+        process.stdin.write(begin(PLAN.model_copy(update={"base_url": address}), {}))
+        process.stdin.flush()
+        # It says each time which key it has.
+        asked = 0
+        for line in process.stderr:
+            asked += b"Loaded credentials" in line
+            if asked == 3:
+                break
+        process.stdin.close()
+        said = process.stderr.read().decode()
+    assert process.wait(60) == 1
+    assert "in use" not in said
 
 
 @pytest.mark.slow

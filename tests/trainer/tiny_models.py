@@ -43,9 +43,9 @@ def tiny_config(kind: str, **changes: Any) -> Any:
         more |= {
             "layer_types": ["linear_attention", "full_attention", "linear_attention"],
             "num_hidden_layers": 3,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            "linear_key_head_dim": 8,
+            "linear_num_key_heads": 4,
+            "linear_num_value_heads": 8,
+            "linear_key_head_dim": 4,
             "linear_value_head_dim": 6,
         }
     if kind in MIXTURES and kind in HYBRID:

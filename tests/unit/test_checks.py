@@ -29,7 +29,6 @@ from tests.unit.builders import (
 
 ROWS = [*world_training_job.ROWS, *world_money.ROWS]
 LONG_ROWS = world_training_job.rows(60_000, 8)
-SPLIT = {"spec": LONG_ROWS.spec}
 HYBRID = BaseEntry("smol", base(attention="hybrid", contextLength=1_000_000))
 
 
@@ -100,7 +99,6 @@ def test_every_check_has_an_answer_to_every_world() -> None:
         ("a warm-up", {"spec": rlvr_spec(rlvr={"warmup": {"envRevision": "public-v1", "steps": 5}})}, "spec.rlvr.warmup: found one"),
         ("a retention", {"spec": rlvr_spec(rlvr={"retention": {"envRevision": "public-v1", "steps": 5}})}, "spec.rlvr.retention: found one"),
         ("a judge", {"spec": rlvr_spec(rlvr={"judge": {"criterion": "helpful", "weight": 1}})}, "spec.rlvr.judge: found one"),
-        ("split rows of a hybrid", SPLIT | {"catalog": replace(LONG_ROWS.catalog, base=HYBRID)}, "spec.contextParallel: found auto"),
         ("weights elsewhere", {"catalog": catalog(base=BaseEntry("smol", base(source="hf://org/smol")))}, "no pvc:// source"),
     ],
 )  # fmt: skip
@@ -126,10 +124,9 @@ def test_sft_and_dpo_by_trl_are_built() -> None:
 
 
 def test_split_rows_are_built() -> None:
-    """Of a hybrid only where no row need be split."""
     assert first_refusal(LONG_ROWS) is None
     assert first_refusal(world(spec=spec(contextParallel="auto"))) is None
-    assert first_refusal(world(spec=spec(contextParallel="auto"), catalog=catalog(base=HYBRID))) is None
+    assert first_refusal(replace(LONG_ROWS, catalog=replace(LONG_ROWS.catalog, base=HYBRID))) is None
 
 
 def test_bundles_by_halo_are_built() -> None:

@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+from hack.bench.pace.curves import drawn
 from hack.bench.pace.figures import compared, fastest, speed, targets
 from hack.bench.pace.rows import AgentRuns, Chats, balanced_packs, chat_rows, conversations, step_rows
 from hack.bench.pace.sides import Side, Step
@@ -86,3 +87,10 @@ def test_chats_are_mostly_answers_and_no_longer_than_they_may_be() -> None:
     assert max(sum(map(sum, talk)) for talk in turns) <= 500
     asked, answered = (sum(turn[part] for talk in turns for turn in talk) for part in (0, 1))
     assert 0.5 < answered / (asked + answered) < 0.8
+
+
+def test_losses_are_drawn_over_each_other_and_to_the_same_bytes() -> None:
+    case = {"case": "chat", "ours": "Halo", "theirs": "TRL packed", "loss_max_difference": 1e-6}
+    cases = [case | {"losses": [[2.0, 2.0], [1.5, 1.5]]}, case | {"case": "agent", "losses": [[3.0, 3.0]]}]
+    assert drawn(cases) == drawn(cases)
+    assert b"<svg" in drawn(cases)

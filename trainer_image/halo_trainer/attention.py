@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from halo_trainer.data.layout import Layout
 from halo_trainer.data.split import Shard
-from halo_trainer.recurrent import install_recurrent
+from halo_trainer.recurrent import SideBySide, install_recurrent
 
 NAME = "halo"
 # Causal decoders for which the tests prove packed rows equal to lone ones: those whose every layer attends to all that came
@@ -43,6 +43,7 @@ class Varlen:
     `queries` and `keys` are their numbers in each run; `index_S` says where in the flat sequence each key is taken from, None
     where the keys lie as the queries do. The next two, for the GPU's kernel, are where each run begins, and the end. `gather`
     turns this rank's keys and values into those of its whole group, which `index_S` then speaks of; None where it sees its own.
+    `rows` is for layers with a state; None where runs fork.
     """
 
     queries: list[int]
@@ -51,19 +52,22 @@ class Varlen:
     queries_M: Tensor
     keys_M: Tensor
     gather: Gather | None = None
+    rows: SideBySide | None = None
 
     @classmethod
     def of(cls, layout: Layout, device: torch.device) -> Varlen:
         """Return what the runs of a layout attend to."""
         runs = layout.runs
         moved = any(run.before for run in runs)
-        return cls._made([run.end - run.start for run in runs], [run.keys for run in runs], moved, device)
+        queries = [run.end - run.start for run in runs]
+        rows = None if moved else SideBySide(tuple(queries))
+        return cls._made(queries, [run.keys for run in runs], moved, rows, device)
 
     @classmethod
-    def of_shard(cls, shard: Shard, gather: Gather | None, device: torch.device) -> Varlen:
+    def of_shard(cls, shard: Shard, gather: Gather | None, rows: SideBySide | None, device: torch.device) -> Varlen:
         """Return what one rank's runs attend to, among what `gather` returns."""
         moved = gather is not None or any(len(keys) > 1 for keys in shard.keys)
-        return cls._made(list(shard.queries), shard.keys, moved, device, gather)
+        return cls._made(list(shard.queries), shard.keys, moved, rows, device, gather)
 
     @classmethod
     def _made(
@@ -71,6 +75,7 @@ class Varlen:
         queries: list[int],
         slices: Sequence[tuple[tuple[int, int], ...]],
         moved: bool,
+        rows: SideBySide | None,
         device: torch.device,
         gather: Gather | None = None,
     ) -> Varlen:
@@ -82,7 +87,7 @@ class Varlen:
             torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
             for lengths in (queries, keys)
         )
-        return cls(queries, keys, index, queries_M, keys_M, gather)
+        return cls(queries, keys, index, queries_M, keys_M, gather, rows)
 
 
 def halo_attention(
@@ -187,11 +192,11 @@ def why_padded(config: Any) -> str | None:
     return None
 
 
-def why_whole(config: Any) -> str | None:
-    """Return why rows of a base of this configuration can't be split over ranks, or None where they can be."""
-    kind = config.get_text_config().model_type
-    carries = f"its architecture {kind} carries a state along the row" if kind in HYBRID else None
-    return why_padded(config) or carries
+def why_whole(config: Any, ranks: int) -> str | None:
+    """Return why rows of a base of this configuration can't be split over so many ranks, or None where they can be."""
+    heads = getattr(config.get_text_config(), "linear_num_key_heads", ranks)
+    uneven = f"its linear attention has {heads} key heads, no multiple of {ranks}" if heads % ranks else None
+    return why_padded(config) or uneven
 
 
 def takes_trees(config: Any) -> bool:

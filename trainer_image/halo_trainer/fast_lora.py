@@ -2,7 +2,7 @@
 
     y = x W' + b + s (d A') B'        d = dropout(x), A' the transpose of A
 
-PEFT's own forward is eight nodes: it casts x to the adapter's precision, scales and adds in passes of their own over arrays as
+PEFT's own forward is a dozen nodes: it casts x to the adapter's precision, scales and adds in passes of their own over arrays as
 large as y, and its backward adds the two gradients of x in another. Here the product with B is added to y, and its gradient
 to that of x, by the matrix product itself. The base's W and b are frozen: no gradient of theirs is ever made.
 

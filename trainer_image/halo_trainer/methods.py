@@ -229,7 +229,7 @@ def prepared(
         raise RunFailure(Reason.INVALID_SPEC, f"spec.lora.bundle: belongs to sft by Halo, found {found}; remove it")
     longest = lora.max_length or base.context_length
     if plan.context_parallel and plan.context_parallel.group > 1:
-        rows_can_be_split(plan, base, folder)
+        rows_can_be_split(plan, base, folder, plan.context_parallel.group)
     if lora.method == "sft":
         steps = fitting_rows(training_rows(data, path, template), longest, lora.overlength)
         if lora.bundle:

@@ -28,7 +28,7 @@ def loading(base: BaseRef, dtype: torch.dtype) -> dict[str, Any]:
         )
     from transformers import BitsAndBytesConfig
 
-    nf4 = BitsAndBytesConfig(
+    nf4 = BitsAndBytesConfig(  # type: ignore[no-untyped-call]
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,

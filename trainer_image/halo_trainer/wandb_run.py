@@ -123,6 +123,8 @@ def begun(incoming: Incoming) -> Any:
             if not said:
                 say(f"the server doesn't answer ({first_line(error)}); it is tried again, and the training goes on")
             said = True
+            # Else its own process still holds the run.
+            wandb.teardown()
             if incoming.over.wait(AGAIN_SECONDS):
                 say("the server never answered, so it has no metrics of this attempt")
                 return None

@@ -8,6 +8,7 @@ from all ranks; each query then sees the keys that it sees in its row, so that n
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,12 @@ class Shard:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """The tokens of each run behind those that it shares: of its own rows, where they don't fork."""
+        ends = itertools.accumulate(self.queries)
+        return tuple(queries for queries, end in zip(self.queries, ends, strict=True) if end > self.shared)
 
 
 def is_split(length: int, ranks: int, whole: int) -> bool:

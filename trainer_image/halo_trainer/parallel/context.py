@@ -24,11 +24,13 @@ from halo_trainer.data.layout import Layout, joined
 from halo_trainer.data.load import load_config
 from halo_trainer.data.split import Shard, group_packs, is_split, placed, room, shard
 from halo_trainer.failures import RunFailure
+from halo_trainer.parallel.heads import SharedRows
 from halo_trainer.parallel.ranks import Group, Ranks
+from halo_trainer.recurrent import SideBySide
 
 
-def rows_can_be_split(plan: TrainPlan, base: BaseRef, folder: Path) -> None:
-    """Raise RunFailure where rows can't be split over GPUs: they must lie flat, and each layer must attend to keys from anywhere."""
+def rows_can_be_split(plan: TrainPlan, base: BaseRef, folder: Path, ranks: int) -> None:
+    """Raise RunFailure where rows can't be split over so many GPUs: they must lie flat, and each layer must have its part of them."""
     lora, what = plan.lora, "spec.contextParallel: rows that are split over GPUs"
     if lora.method != "sft" or lora.trainer == "TRL":
         found = "trainer TRL" if lora.trainer == "TRL" else f"method {lora.method}"
@@ -37,7 +39,7 @@ def rows_can_be_split(plan: TrainPlan, base: BaseRef, folder: Path) -> None:
         raise RunFailure(
             Reason.INVALID_SPEC, f"{what} are packed, found packing false; set spec.lora.packing: true, or remove one"
         )
-    if reason := why_whole(load_config(base, folder)):
+    if reason := why_whole(load_config(base, folder), ranks):
         raise RunFailure(Reason.INVALID_SPEC, f"{what}: base {base.name} has none, since {reason}; remove it")
 
 
@@ -79,14 +81,18 @@ class Context:
         lengths = [len(row) for row in split]
         part = shard(joined(split), lengths, joined(own), self.group.size, self.group.rank)
         gather = Gathered(self.group, part.shared, part.most) if part.most else None
-        return part, Varlen.of_shard(part, gather, device)
+        forks = any(run.before for row in rows for run in row.runs)
+        shared = SharedRows(self.group, tuple(lengths)) if lengths else None
+        beside = None if forks else SideBySide(part.whole, shared)
+        return part, Varlen.of_shard(part, gather, beside, device)
 
     def trial(self, layout: Layout, device: torch.device) -> Varlen:
         """Return what a rank attends to whose tokens are its part of a split row, with its own keys in the place of the others'."""
         size = self.group.size
         part = shard(joined([]), [], layout, 1, 0)
         part = dataclasses.replace(part, keys=(((0, size * len(layout)),),))
-        return Varlen.of_shard(part, lambda *both: tuple(each.repeat(1, 1, size, 1) for each in both), device)
+        rows = SideBySide(part.whole)
+        return Varlen.of_shard(part, lambda *both: tuple(each.repeat(1, 1, size, 1) for each in both), rows, device)
 
 
 @dataclass(frozen=True)

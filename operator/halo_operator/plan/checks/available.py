@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from halo_api.conditions import Reason
-from halo_operator.plan.checks.layout import context_group
 from halo_operator.plan.refusal import Refusal
 from halo_operator.plan.world import RunWorld
 
@@ -25,7 +24,5 @@ def missing(world: RunWorld) -> Iterator[str]:
                 yield f"spec.rlvr.{name}: found one, which this version does not have yet; remove it"
     if spec.base != "lora_trl":
         yield f"spec.base: found {spec.base}, which this version does not train yet; use lora_trl"
-    if base is not None and base.spec.attention == "hybrid" and (context_group(world) or 1) > 1:
-        yield f"spec.contextParallel: found {spec.context_parallel}, and this version does not split the rows of {base.name}, a hybrid, yet; leave it out"
     if base is not None and not base.spec.source.startswith("pvc://"):
         yield f"spec.baseModel: the weights of {base.name} are at {base.spec.source}, found no pvc:// source, and this version reads no other yet; put them on a claim"
