@@ -43,6 +43,7 @@ SHARED = obj(
     "workspace",
     {"allocation": {"h100Hours": 1200.125}, "pipeline": {"rolloutGpus": 2}, "startsPerMinute": 20},
 )
+TRACKED = at(WALLET, "spec.tracking", {"wandb": {"project": "halo", "secretName": "wandb"}})
 WORKSPACE = [
     row("a second Workspace", WALLET, {"metadata.name": "team-a"}, "metadata.name: found team-a", "name it workspace"),
     *outside("wallet.creditUsd", WALLET, -1, 100000001),
@@ -56,6 +57,9 @@ WORKSPACE = [
     *outside("pipeline.rolloutGpus", SHARED, 0, 1025),
     *outside("startsPerMinute", SHARED, 0, 100001),
     row("a claim in capitals", WALLET, {"storage.claim": "Adapters"}, "spec.storage.claim", '"Adapters"'),
+    row("a W&B project with a slash", TRACKED, {"tracking.wandb.project": "a/b"}, "spec.tracking.wandb.project", '"a/b"'),
+    row("W&B without a Secret", TRACKED, {"tracking.wandb": {"project": "halo"}}, "spec.tracking.wandb.secretName", "Required value"),
+    row("a W&B server that is no address", TRACKED, {"tracking.wandb.baseUrl": "wandb.example.com"}, "spec.tracking.wandb.baseUrl", '"wandb.example.com"'),
     row("a misspelt grant", WALLET, {"walet": {"creditUsd": 1}}, 'unknown field "spec.walet"'),
 ]  # fmt: skip
 
