@@ -92,9 +92,9 @@ def holds(workers: Workers, case: Any, rows: list[Any], kept: list[TokenRow], *h
     return [passes for _, _, passes in answers]
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3_moe"])
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "qwen3_5_text"])
 def test_layers_with_split_rows_are_computed_again_to_the_same_bits(two: Workers, kind: str) -> None:
-    """Their keys and values are gathered again, by all ranks in the same order."""
+    """What they exchange is exchanged again, by all ranks in the same order."""
     rows = [*LOPSIDED, *SAME, *SHORT]
     kept, one, all_of_them = (
         two.ask(step_gradient, kind, torch.float32, rows, 2, 16, 1, again)[0][0] for again in (0, 1, 2)
