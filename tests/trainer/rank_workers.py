@@ -26,7 +26,7 @@ from halo_trainer.parallel.shard import idle_pass, shard
 
 CPU = torch.device("cpu")
 # Ranks that wait for each other for ever are a failure, and told so.
-WAIT_SECONDS = 120
+WAIT_SECONDS = 300
 
 
 class Workers:
@@ -51,7 +51,10 @@ class Workers:
             end.send((work, arguments))
         answers = []
         for rank, end in enumerate(self._ends):
-            assert end.poll(WAIT_SECONDS), f"rank {rank} is stuck"
+            if not end.poll(WAIT_SECONDS):
+                # Its late answer must not be taken for that of another question.
+                self.close()
+                raise AssertionError(f"rank {rank} is stuck")
             answer, failure = end.recv()
             assert failure is None, failure
             answers.append(answer)
