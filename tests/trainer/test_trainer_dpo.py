@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from test_trainer_determinism import wait_for
-from trainer_support import ANSWERS, adapter_bytes, run_file, start, train_here, write_rows
+from trainer_support import ANSWERS, adapter_bytes, run_file, start, train_here, wait_for, write_rows
 
 from halo_api.adapter import WEIGHTS
 from halo_api.conditions import Reason
