@@ -22,6 +22,7 @@ from halo_trainer.budget import Budget
 from halo_trainer.checkpoints.digest import folder_files
 from halo_trainer.model import LINEAR_LAYERS
 from halo_trainer.parallel.ranks import Ranks
+from halo_trainer.parallel.roll_call import RollCall
 from halo_trainer.reporting import Reporting
 from halo_trainer.train import load
 
@@ -58,7 +59,9 @@ def refusal(run: RunFile, root: Path) -> str:
 
 
 def test_before_its_first_step_a_child_computes_what_its_parent_does(root: Path, parent: dict[str, Any]) -> None:
-    run = load(child(parent), str(root), Reporting(root / "report.json", child(parent)), Ranks(), Budget())
+    file, ranks = child(parent), Ranks()
+    alone = RollCall(ranks, lambda failure: None)
+    run = load(file, str(root), Reporting(root / "report.json", file), ranks, Budget(), alone)
     run.model.eval()
     ids = torch.tensor([[5, 6, 7, 8, 9]])
     base = AutoModelForCausalLM.from_pretrained(root / "models" / "tiny")
