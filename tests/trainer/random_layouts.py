@@ -85,6 +85,16 @@ def row(run: str, prompt: Sequence[int], answer: Sequence[int], tail: Sequence[i
     return TokenRow(array("i", [*prompt, *answer, *tail]), trained, run)
 
 
+# Two forks from one prompt, of which the second goes on; a step that trains twice; and a run of one step.
+FORKS = [
+    row("a", [5, 6, 7], [8, 9]),
+    row("a", [5, 6, 7, 9, 10], [11]),
+    row("a", [5, 6, 7, 9, 10, 11], [12, 13]),
+    row("a", [5, 6, 7, 9, 10, 11], [12, 13]),
+    row("b", [5, 6], [7, 8, 9]),
+]
+
+
 @st.composite
 def runs(draw: st.DrawFn, most_tokens: int = 8) -> list[TokenRow]:
     """Steps of a few runs: most see all that was said; some forget or rewrite a part, some are the step before once more."""

@@ -15,7 +15,7 @@ import torch
 from agent_runs import THINKER, talk, tool_run
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from random_layouts import GRADIENTS, row, runs
+from random_layouts import FORKS, GRADIENTS, runs
 from rank_workers import Workers, step_gradient
 from tiny_models import HYBRID, VOCABULARY, as_vector, difference, gradient_of, tiny_config, tiny_model
 from trainer_support import adapter_bytes, completed, killed, run_file, train_here, write_rows
@@ -115,16 +115,6 @@ def test_a_step_of_split_rows_has_the_gradient_of_its_rows_alone(
     two: Workers, case: Any, rows: list[TokenRow], whole: int, size: int
 ) -> None:
     holds(two, case, rows, rows, 2, whole, size)
-
-
-# Two forks from one prompt, of which the second goes on; a step that trains twice; and a run of one step.
-FORKS = [
-    row("a", [5, 6, 7], [8, 9]),
-    row("a", [5, 6, 7, 9, 10], [11]),
-    row("a", [5, 6, 7, 9, 10, 11], [12, 13]),
-    row("a", [5, 6, 7, 9, 10, 11], [12, 13]),
-    row("b", [5, 6], [7, 8, 9]),
-]
 
 
 def bundles(steps: list[TokenRow], forks: bool, most: int = 6) -> list[TokenRow] | list[Tree]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,10 @@ def test_its_adapter_is_one_like_any_other(root: Path, capsys: pytest.CaptureFix
 
 
 def test_an_image_without_bitsandbytes_says_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *more: None if name == "bitsandbytes" else find(name, *more)
+    )
     outcome = train_here(in_nf4(run_file()), root).outcome
     assert outcome
     assert (outcome.reason, outcome.message) == (

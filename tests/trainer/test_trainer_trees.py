@@ -12,7 +12,7 @@ import torch
 from agent_runs import THINKER, talk, tool_run
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from random_layouts import GRADIENTS, row, runs
+from random_layouts import FORKS, GRADIENTS, row, runs
 from tiny_models import VOCABULARY, difference, gradient_of, tiny_model
 from trainer_support import adapter_bytes, run_file, train_here, write_rows
 
@@ -31,14 +31,6 @@ CPU = torch.device("cpu")
 CASES = [
     *((kind, torch.float32, 1e-5) for kind in ("llama", "qwen3")),
     *((kind, torch.float64, 1e-8) for kind in ("llama", "qwen3", "qwen3_moe")),
-]
-# Two forks from one prompt, of which the second goes on; a step that trains twice; and a run of one step.
-FORKS = [
-    row("a", [5, 6, 7], [8, 9]),
-    row("a", [5, 6, 7, 9, 10], [11]),
-    row("a", [5, 6, 7, 9, 10, 11], [12, 13]),
-    row("a", [5, 6, 7, 9, 10, 11], [12, 13]),
-    row("b", [5, 6], [7, 8, 9]),
 ]
 
 

@@ -50,7 +50,7 @@ class History:
         self._events.write(event(file_version="brain.Event:2"))
 
     def write(self, step: StepMetrics) -> None:
-        """Add a step to both."""
+        """Add a step to each."""
         line = step.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"
         self._lines.write(line)
         self._events.write(events(step))
