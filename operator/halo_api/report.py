@@ -10,11 +10,45 @@ from halo_api.adapter import AdapterFile
 from halo_api.base import ApiModel, Sha256, Text, Time, VolumeUri
 from halo_api.conditions import Reason
 from halo_api.estimate import PhaseName
+from halo_api.rollouts import Servers
 
 # Failures that another attempt may survive; every other one is the user's to mend, and a retry would fail the same way.
 INFRASTRUCTURE = frozenset(
     {Reason.INTERRUPTED, Reason.CRASHED, Reason.RANK_LOST, Reason.NODE_LOST, Reason.EVICTED, Reason.NOT_STARTED}
 )
+
+
+class RolloutProgress(ApiModel):
+    """What a step's episodes were like, and how far the engine that sampled them is from the trainer."""
+
+    reward: Annotated[float | None, Field(description="Mean reward of the scored episodes.")] = None
+    pass_rate: Annotated[float | None, Field(description="Share of the scored episodes that the verifier passed.")] = (
+        None
+    )
+    scored: int = 0
+    # Never counted as wrong: a server or an environment failed, or time ran out.
+    unscored: int = 0
+    unscored_reasons: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
+    truncated: int = 0
+    # Groups of equal rewards, which teach nothing.
+    dropped_groups: int = 0
+    kl: Annotated[float | None, Field(description="k3 estimate of KL to the reference, a token.")] = None
+    mismatch: Annotated[
+        float | None, Field(description="Mean |log p of the trainer - log p of the server| of sampled tokens, in nats.")
+    ] = None
+    mismatch_max: float | None = None
+    clipped: Annotated[float | None, Field(description="Share of trained tokens whose ratio was clipped.")] = None
+    staleness: Annotated[
+        int | None, Field(description="The most updates that the policy which sampled a trained row is behind.")
+    ] = None
+    policy: Annotated[int | None, Field(description="Version of the policy that sampled the step's episodes.")] = None
+    sampled_tokens: int = 0
+    tokens_per_second: Annotated[float | None, Field(description="Sampled tokens a second, of all servers.")] = None
+    rollout_seconds: float | None = None
+    train_seconds: float | None = None
+    sync_seconds: float | None = None
+    servers: Annotated[int | None, Field(description="Servers that took part in the step.")] = None
+    servers_wanted: int | None = None
 
 
 class ProgressReport(ApiModel):
@@ -25,6 +59,8 @@ class ProgressReport(ApiModel):
     loss: float | None = None
     learning_rate: float | None = None
     grad_norm: float | None = None
+    # Online RL, of the step's episodes; see docs/online-rl.md.
+    rollouts: RolloutProgress | None = None
     # DPO: what the chosen answer's reward is above the rejected one's, and of how many pairs it is above.
     reward_margin: float | None = None
     reward_accuracy: float | None = None
@@ -201,4 +237,7 @@ class Answer(ApiModel):
         Field(description="The steps of this attempt whose checkpoints the run's status names; unset: not known yet."),
     ] = None
     deadline: Deadline | None = None
+    servers: Annotated[Servers | None, Field(description="Of online RL: where the run's rollout servers are now.")] = (
+        None
+    )
     command: Literal["continue", "stop"] = "continue"

@@ -10,7 +10,9 @@ from pydantic import Field
 
 from halo_api.adapter import AdapterFile
 from halo_api.base import ApiModel, Sha256, VolumeUri
+from halo_api.recipe_settings import RecipeSettings
 from halo_api.report import Deadline
+from halo_api.rollouts import RolloutPlan, ServerAddress
 from halo_api.run_status import FrozenLora
 
 # Where the operator mounts things in every pod of a run.
@@ -95,7 +97,7 @@ class DataRef(ApiModel):
     """The data to read; `sha256` is unset for an inspection, which finds it."""
 
     name: str
-    kind: Literal["chat", "preference"]
+    kind: Literal["chat", "preference", "tasks"]
     source: VolumeUri
     sha256: Sha256 | None = None
 
@@ -136,6 +138,26 @@ class TrainPlan(ApiModel):
     save_steps: int
     seed: int
     lora: FrozenLora
+    output: Annotated[VolumeUri, Field(description="The attempt's own folder; an attempt writes nowhere else.")]
+    parent: ParentPlan | None = None
+    resume: ResumeFrom | None = None
+    context_parallel: ContextParallel | None = None
+
+
+class RlvrPlan(ApiModel):
+    """What to train by online RL: the recipe's settings in full, and every default resolved."""
+
+    recipe: Annotated[str, Field(description="The recipe's name; `settings` are what its file says.")]
+    recipe_digest: Sha256
+    settings: RecipeSettings
+    steps: int
+    episodes: Annotated[int, Field(ge=1, description="Episodes that one step trains on, of all trainers together.")]
+    save_steps: int
+    seed: int
+    thinking: Annotated[
+        bool | None, Field(description="What rollouts sample with: on, off; unset: as the base's chat template has it.")
+    ] = None
+    context_length: Annotated[int, Field(ge=1, description="Tokens that an episode may fill.")]
     output: Annotated[VolumeUri, Field(description="The attempt's own folder; an attempt writes nowhere else.")]
     parent: ParentPlan | None = None
     resume: ResumeFrom | None = None
@@ -195,11 +217,17 @@ class RunFile(ApiModel):
     """Everything a pod must know; it travels as an annotation of the pod itself."""
 
     version: Literal["v1"] = "v1"
-    role: Literal["train", "inspect", "publish", "verify"]
+    role: Literal["train", "rollout", "inspect", "publish", "verify"]
     run: RunIdentity
     needed_base: BaseRef | None = Field(default=None, alias="base", description="Unset for a role that reads no model.")
     data: DataRef | None = None
     train: TrainPlan | None = None
+    rlvr: Annotated[RlvrPlan | None, Field(description="Of a trainer, in place of `train`: online RL.")] = None
+    rollout: RolloutPlan | None = None
+    servers: Annotated[
+        tuple[ServerAddress, ...],
+        Field(description="The rollout servers as the attempt began; answers to pushes have newer."),
+    ] = ()
     publish: PublishPlan | None = None
     verify: VerifyPlan | None = None
     layout: Layout = Layout()

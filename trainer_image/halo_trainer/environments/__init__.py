@@ -1,0 +1,1 @@
+"""Where episodes run and how they are scored, each in a process of its own."""
