@@ -8,7 +8,9 @@ from array import array
 import pytest
 from rl_support import recipe
 
-from halo_trainer.rl.batch import Group, round_facts, sampled_rows, sound, training_rows
+from halo_trainer.environments.base import Task
+from halo_trainer.rl.batch import round_facts, sampled_rows, training_rows
+from halo_trainer.rollouts.engine import Group, Wanted
 from halo_trainer.rollouts.episode import Episode, Turn
 
 GRPO, DAPO = recipe("sql_v3"), recipe("sql_v4_dapo_sync")
@@ -26,7 +28,8 @@ def episode(reward: float | None, *answers: int, truncated: bool = False, failur
 
 
 def group(*episodes: Episode, place: int = 0) -> Group:
-    return Group(place, place, episodes)
+    scored, unscored = ([each for each in episodes if each.scored is wished] for wished in (True, False))
+    return Group(Wanted(Task("t", "sql", {}), 0, place), tuple(scored), tuple(unscored))
 
 
 def test_every_turn_has_its_episodes_advantage() -> None:
@@ -71,22 +74,17 @@ def test_a_row_that_is_too_long_is_masked_and_counts_in_its_group() -> None:
     assert [(row.trained_tokens, row.advantage) for row in rows] == [(2, pytest.approx(math.sqrt(0.5)))]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.5])
-def test_pitfall_12_log_probabilities_that_are_none_leave_their_episode_out(value: float) -> None:
-    bad = episode(1.0)
-    bad.turns[0].log_probs[1] = value
-    found = sound(bad)
-    assert (found.scored, found.failure) == (False, "BadLogProbs")
-    assert "server 0" in found.detail
-    # The group goes on without it.
-    rows = training_rows(group(found, episode(1.0), episode(0.0)), 0, GRPO)
-    assert [row.episode for row in rows] == [1, 2]
-    assert sound(episode(1.0)).scored
-
-
-def test_a_turn_with_fewer_log_probabilities_than_tokens_leaves_its_episode_out() -> None:
-    short = Turn(array("i", [1]), array("i", [1, 2]), array("d", [-0.5]), 0, "base", 0, "stop")
-    assert not sound(Episode("t", 0, (short,), 1.0, True)).scored
+def test_an_unscored_episode_changes_nobodys_advantage_or_weight() -> None:
+    lost = episode(None, 5, failure="ServerFailed")
+    found, without = (
+        [
+            (row.advantages[0], row.weights[0])
+            for row in sampled_rows([group(*others, episode(1.0), episode(0.0))], GRPO)
+        ]
+        for others in ([lost, lost], [])
+    )
+    assert found == without
+    assert training_rows(group(lost, lost, episode(1.0)), 0, GRPO) == []
 
 
 def test_what_was_not_scored_is_counted_and_no_zero() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from array import array
 from collections import Counter
 from collections.abc import Sequence
@@ -16,38 +15,15 @@ from halo_api.recipe_settings import RecipeSettings
 from halo_trainer.objectives.advantages import group_advantages
 from halo_trainer.objectives.policy import row_weights
 from halo_trainer.rl.scoring import Sampled
-from halo_trainer.rollouts.episode import Episode
+from halo_trainer.rollouts.engine import Group
 from halo_trainer.rollouts.rows import RolloutRow, RowRules, group_rows
-
-# A log-probability above this is none: rounding takes one of 0 a little above.
-MOST_LOG_PROB = 1e-3
-BAD_LOG_PROBS = "BadLogProbs"
-
-
-@dataclass(frozen=True)
-class Group:
-    """The episodes of one task. `place` is the task's in the stream of tasks, `task` its number in the data set."""
-
-    place: int
-    task: int
-    episodes: tuple[Episode, ...]
-
-
-def sound(episode: Episode) -> Episode:
-    """Return the episode, unscored if a server gave it log-probabilities that are none, as some do (huggingface/trl#6297)."""
-    for turn in episode.turns:
-        right = len(turn.log_probs) == len(turn.answer)
-        if not right or not all(math.isfinite(value) and value <= MOST_LOG_PROB for value in turn.log_probs):
-            detail = f"server {turn.server} answered with log-probabilities that are none"
-            return dataclasses.replace(episode, reward=None, passed=None, failure=BAD_LOG_PROBS, detail=detail)
-    return episode
 
 
 def advantages_of(group: Group, settings: RecipeSettings) -> Tensor | None:
-    """Return the advantages of a group's episodes, None of one that is dropped."""
+    """Return the advantages of a group's scored episodes, None of a group that is dropped."""
     objective = settings.objective
-    rewards = torch.tensor([episode.reward or 0.0 for episode in group.episodes], dtype=torch.float64)
-    scored = torch.tensor([episode.scored for episode in group.episodes], dtype=torch.bool)
+    rewards = torch.tensor([episode.reward for episode in group.episodes], dtype=torch.float64)
+    scored = torch.ones(len(rewards), dtype=torch.bool)
     return group_advantages(rewards, scored, objective.advantage_scale, objective.advantage_std_floor)
 
 
@@ -98,14 +74,15 @@ class RoundFacts:
 
 def round_facts(groups: Sequence[Group]) -> RoundFacts:
     """Count what was sampled; means are those of scored episodes alone."""
-    episodes = [episode for group in groups for episode in group.episodes]
-    scored = [episode for episode in episodes if episode.scored]
-    reasons = Counter(episode.failure or "Unknown" for episode in episodes if not episode.scored)
+    scored = [episode for group in groups for episode in group.episodes]
+    unscored = [episode for group in groups for episode in group.unscored]
+    episodes = [*scored, *unscored]
+    reasons = Counter(episode.failure or "Unknown" for episode in unscored)
     return RoundFacts(
         reward=sum(episode.reward or 0.0 for episode in scored) / len(scored) if scored else None,
         pass_rate=sum(episode.passed is True for episode in scored) / len(scored) if scored else None,
         scored=len(scored),
-        unscored=len(episodes) - len(scored),
+        unscored=len(unscored),
         unscored_reasons=dict(reasons.most_common(16)),
         truncated=sum(episode.truncated for episode in episodes),
         sampled_tokens=sum(episode.sampled_tokens for episode in episodes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 from array import array
@@ -66,10 +67,19 @@ class Scorer:
         if self.padded_since is None:
             install(model.get_base_model())
 
+    def alone(self) -> Scorer:
+        """Return the same model without a temperature, whose every process computes all tokens of a row."""
+        other = copy.copy(self)
+        other._temperature, other._context = 1.0, None
+        return other
+
     def passes(self, share: Sequence[int], lengths: Sequence[int], most: int) -> list[list[int]]:
-        """Cut rows, longest first, into forward passes of at most so many tokens, padding and all; a longer row has its own."""
+        """Cut rows, longest first, into forward passes of at most so many tokens, padding and all; a longer row has its own.
+
+        Of ranks that split rows none has more than its part of a row of so many.
+        """
         if self._context:
-            return self._context.passes(share, lengths, most)
+            return self._context.passes(share, lengths, self.pass_tokens(most))
         if self.padded_since is None:
             return packs(share, lengths, most)
         found: list[list[int]] = []
@@ -78,6 +88,10 @@ class Scorer:
                 found.append([])
             found[-1].append(index)
         return found
+
+    def pass_tokens(self, most: int) -> int:
+        """Return how many of a pass's tokens one process has: a group of them has its part of a longer row each."""
+        return self._context.room(1, most) if self._context else most
 
     def log_probs(self, rows: Sequence[TokenRow | Tree]) -> tuple[Tensor, Tensor]:
         """Return log p (K) of those trained tokens of the rows that this process has, with a gradient, and each one's place.

@@ -3,7 +3,7 @@
 The stream has epochs, each shuffled by (seed, epoch). A step takes the next tasks from its cursor on, and further ones in the
 place of groups that teach nothing. The cursor moves when the step has trained, never when it samples, and is in the checkpoint: so
 a resumed run repeats no prompt that was trained and skips none (a cursor ahead of the trained frontier lost 675 of 736:
-NVIDIA-NeMo/RL#3599). A task's draws depend on its place in the stream alone.
+NVIDIA-NeMo/RL#3599). An episode's draws depend on the epoch, its task and which sample of it this is, hence on its place alone.
 """
 
 from __future__ import annotations
@@ -12,20 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from halo_trainer.data.batches import stream_rows
-from halo_trainer.rl.batch import Group
+from halo_trainer.environments.base import Task
+from halo_trainer.rollouts.engine import Group, Wanted
 
 
-class Drawn(NamedTuple):
-    """A task that is to be sampled: its place in the stream, which no other sampling of it has, and its number in the data set."""
-
-    place: int
-    task: int
-
-
-def drawn(tasks: int, seed: int, first: int, count: int) -> list[Drawn]:
-    """Return the tasks at `count` places of the stream, of a data set of so many."""
-    numbers = stream_rows(tasks, seed, first, count)
-    return [Drawn(first + at, number) for at, number in enumerate(numbers)]
+def wanted_tasks(tasks: Sequence[Task], seed: int, first: int, count: int) -> list[Wanted]:
+    """Return the tasks at `count` places of the stream; the epoch is their round, as no epoch has a task twice."""
+    numbers = stream_rows(len(tasks), seed, first, count)
+    return [Wanted(tasks[number], (first + at) // len(tasks), first + at) for at, number in enumerate(numbers)]
 
 
 class Refill(NamedTuple):
@@ -44,15 +38,15 @@ class StepGroups(NamedTuple):
 
 
 def step_groups(
-    sample: Callable[[Sequence[Drawn]], Sequence[Group]],
+    sample: Callable[[list[Wanted]], Sequence[Group]],
     teaches: Callable[[Group], bool],
-    draw: Callable[[int, int], list[Drawn]],
+    draw: Callable[[int, int], list[Wanted]],
     cursor: int,
     refill: Refill,
 ) -> StepGroups:
     """Sample what a step trains on: as many tasks as groups are missing each time, so that none is left over for a later step.
 
-    What would be left over is of an older policy by the time that it trains. `draw` returns the tasks from a cursor on.
+    What would be left over is of an older policy by the time that it trains. `draw` returns so many tasks from a cursor on.
     """
     teaching: list[Group] = []
     dropped: list[Group] = []
