@@ -99,6 +99,10 @@ def _train(options: argparse.Namespace) -> int:
             lambda: _outcome(lambda: publish_at_budget(run, options.volumes, report, ranks), report),
             lambda outcome: _finish(outcome, report),
         )
+        if run.rlvr:
+            from halo_trainer.rl.loop import train_online
+
+            return train_online(run, options.volumes, report, ranks, budget)
         from halo_trainer.train import train
 
         return train(run, options.volumes, report, ranks, budget)
