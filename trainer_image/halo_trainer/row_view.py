@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from halo_api.conditions import Reason
-from halo_api.run_file import BaseRef, RunFile, volume_path
+from halo_api.run_file import BaseRef, volume_path
 from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.jsonl import JsonLines
 from halo_trainer.data.load import load_config, load_template, local_base, local_path
@@ -22,6 +22,7 @@ from halo_trainer.data.steps import ChatLines
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
 from halo_trainer.inspection import counted, counted_words
+from halo_trainer.run_file import read_run_file
 
 TRAINED, CONTEXT, EDGE = "bold green", "dim", "magenta"
 # What a terminal would obey: shown as the pictures that Unicode has for it.
@@ -209,7 +210,7 @@ def _sources(options: argparse.Namespace) -> tuple[BaseRef, Path, list[tuple[Pat
             Reason.INVALID_SPEC,
             f"no {what} is named and there is no run file {options.run_file}; name a base and files",
         )
-    run = RunFile.model_validate_json(options.run_file.read_bytes())
+    run = read_run_file(options.run_file)
     if not files and run.data:
         files = [(Path(volume_path(run.data.source, options.volumes)), run.data.kind)]
     if options.base:

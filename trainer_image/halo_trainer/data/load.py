@@ -15,7 +15,7 @@ from halo_trainer.data.preference import PreferenceRow, TokenPair, preference_ro
 from halo_trainer.data.rows import ChatRow
 from halo_trainer.data.steps import ChatLines
 from halo_trainer.data.template import Template, TokenRow
-from halo_trainer.failures import RunFailure
+from halo_trainer.failures import RunFailure, first_line
 
 Row = TypeVar("Row", TokenRow, TokenPair)
 LONGEST_CONTEXT = 1 << 24
@@ -81,7 +81,7 @@ def load_config(base: BaseRef, path: Path) -> Any:
 
 def _unusable(base: BaseRef, path: Path, part: str, files: str, error: Exception) -> RunFailure:
     """Say what can't be loaded: whatever is wrong in the folder, the cure is the same."""
-    found = f"its {part} can't be loaded ({str(error).splitlines()[0][:300]})"
+    found = f"its {part} can't be loaded ({first_line(error)[:300]})"
     return RunFailure(Reason.BASE_MISSING, f"base {base.name}: {found}; put the model's own {files} into {path}")
 
 
