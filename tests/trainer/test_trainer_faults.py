@@ -20,7 +20,7 @@ from halo_api.report import InspectionReport, Outcome, Report
 from halo_trainer.checkpoints.digest import folder_files
 from halo_trainer.cli import main
 from halo_trainer.data.jsonl import file_digest
-from halo_trainer.data.load import load_template, training_rows
+from halo_trainer.data.load import load_template, load_tokenizer, training_rows
 from halo_trainer.failures import RunFailure, failure_of
 from halo_trainer.files import write_durably
 from halo_trainer.inspection import inspect
@@ -139,6 +139,23 @@ def test_a_run_file_that_is_none_is_one_sentence(
         assert told.count("\n") == 1
         if change or verb == ["train"]:
             assert told.startswith(f"halo-trainer: the run file {path} {found}")
+
+
+def test_a_token_that_was_added_to_the_tokenizer_alone_is_named(root: Path) -> None:
+    """The base would look it up beyond its embeddings; on a GPU that says nothing of the row."""
+    base = root / "models" / "tiny"
+    tokenizer = load_tokenizer(run_file().base, base)
+    known = len(tokenizer)
+    tokenizer.add_tokens(["<|extra|>"])
+    tokenizer.save_pretrained(base)
+    write_rows(root / "data" / "chat.jsonl", [chat("sky?", "Blue."), chat("<|extra|>?", "Green.")])
+    for outcome in (inspected(root), train_here(run_file(), root).outcome):
+        assert outcome
+        assert (outcome.reason, outcome.message) == (
+            Reason.TEMPLATE_MISMATCH,
+            f"line 2: the tokenizer of base tiny writes the token <|extra|> ({known}), and the base has only {known}; "
+            "put tokenizer and weights of one model into the base's folder",
+        )
 
 
 def test_a_base_without_a_template_is_named(tmp_path: Path) -> None:

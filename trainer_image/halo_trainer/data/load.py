@@ -54,7 +54,7 @@ def load_template(base: BaseRef, path: Path) -> Template:
             Reason.TEMPLATE_MISMATCH,
             f"the tokenizer of base {base.name} has no chat template; put a chat_template.jinja into {path}",
         )
-    return Template(tokenizer, base.name)
+    return Template(tokenizer, base.name, _vocabulary(path))
 
 
 def load_tokenizer(base: BaseRef, path: Path) -> Any:
@@ -77,6 +77,16 @@ def load_config(base: BaseRef, path: Path) -> Any:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:
         raise _unusable(base, path, "config.json", "config.json", error) from error
+
+
+def _vocabulary(folder: Path) -> int | None:
+    """Return how many tokens the base has embeddings of, without importing what loads its configuration."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        size = config.get("vocab_size") or config["text_config"]["vocab_size"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return size if isinstance(size, int) else None
 
 
 def _unusable(base: BaseRef, path: Path, part: str, files: str, error: Exception) -> RunFailure:

@@ -59,9 +59,11 @@ class TokenRow:
 class Template:
     """The tokenizer and chat template of one base."""
 
-    def __init__(self, tokenizer: Any, base: str) -> None:
+    def __init__(self, tokenizer: Any, base: str, vocabulary: int | None = None) -> None:
+        """`vocabulary`: how many tokens the base has embeddings of, where that is known."""
         self._tokenizer = tokenizer
         self._base = base
+        self._vocabulary = vocabulary
         self._special = set(tokenizer.all_special_ids) | {
             index for index, token in tokenizer.added_tokens_decoder.items() if token.special
         }
@@ -71,7 +73,7 @@ class Template:
         row = served(row)
         try:
             text, answers = self._answers(row)
-            return self._tokens(row, text, answers)
+            return self._known(row.line, self._tokens(row, text, answers))
         except UnicodeEncodeError as error:
             raise bad_row(row.line, "has half a surrogate pair", "write the character whole") from error
 
@@ -147,6 +149,17 @@ class Template:
             if self._tokenizer.decode([ids[last - 1]]).strip():
                 break
         return end
+
+    def _known(self, line: int, row: TokenRow) -> TokenRow:
+        """Return the row, if the base has all of its tokens: those that were added to a tokenizer alone it has not."""
+        token = max(row.ids, default=0)
+        if self._vocabulary is not None and token >= self._vocabulary:
+            raise RunFailure(
+                Reason.TEMPLATE_MISMATCH,
+                f"line {line}: the tokenizer of base {self._base} writes the token {self.decode([token])} ({token}), and the "
+                f"base has only {self._vocabulary}; put tokenizer and weights of one model into the base's folder",
+            )
+        return row
 
     def _refuse_own_end(self, row: ChatRow, index: int, token: int) -> None:
         """Refuse an answer whose own words have its end-of-turn token: a server samples nothing behind the first."""
