@@ -21,7 +21,7 @@ from halo_api.report import Report
 from halo_api.rollouts import Policy, PolicyAnswer
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 180.0
+PATIENCE = 900.0
 
 
 def free_port() -> int:
