@@ -98,6 +98,10 @@ class Guarded:
         found: dict[str, Any] = json.loads(answer)
         return found
 
+    def metrics(self) -> str:
+        """Return vLLM's metrics."""
+        return self._ask(self.serve, "GET", "/metrics")[1].decode()
+
     def report(self) -> Report:
         """Return what the supervisor would push."""
         return Report.model_validate_json((self.folder / "report.json").read_bytes())
