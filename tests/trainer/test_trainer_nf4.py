@@ -101,30 +101,26 @@ def test_its_adapter_is_one_like_any_other(root: Path, capsys: pytest.CaptureFix
 PAIRS = {"name": "pairs", "kind": "preference", "source": "pvc://data/pairs.jsonl"}
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("method", ["sft", "dpo"])
-def test_trl_trains_the_adapter_in_its_own_precision_too(method: str, dtype: str, root: Path) -> None:
+def test_trl_trains_the_adapter_in_its_own_precision_too(method: str, root: Path) -> None:
     """TRL would round it to bf16, in which a small update is none; and a policy to something else than its reference."""
     rows = [{"prompt": "sky?", "chosen": f"Blue {at}.", "rejected": f"Green {at}."} for at in range(6)]
     write_rows(root / "data" / "pairs.jsonl", rows)
     data = PAIRS if method == "dpo" else {}
-    first = in_nf4(run_file(output="first", steps=2, data=data, lora={"trainer": "TRL", "method": method}), dtype=dtype)
-    report = train_here(first, root)
+    lora = {"trainer": "TRL", "method": method}
+    report = train_here(in_nf4(run_file(output="first", steps=2, data=data, lora=lora), dtype="bf16"), root)
     weights = safetensors.torch.load(adapter_bytes(root, "first")["adapter_model.safetensors"])
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
     assert any((weight != weight.bfloat16()).any() for weight in weights.values())
-    # A child is its parent before its first step.
-    kept = report.outcome
-    assert kept
-    assert kept.adapter, kept.message
-    parent = {"name": "first", "uri": kept.adapter.uri, "digest": kept.adapter.digest}
-    child = in_nf4(
-        run_file(output="child", steps=1, parent=parent, data=data, lora={"trainer": "TRL", "method": method}),
-        dtype=dtype,
-    )
-    told = train_here(child, root).progress
-    assert told
     if method == "dpo":
+        # A child is its reference before its first step.
+        assert report.outcome
+        kept = report.outcome.adapter
+        assert kept, report.outcome.message
+        parent = {"name": "first", "uri": kept.uri, "digest": kept.digest}
+        child = run_file(output="child", steps=1, parent=parent, data=data, lora=lora)
+        told = train_here(in_nf4(child, dtype="bf16"), root).progress
+        assert told
         assert (told.loss, told.reward_margin) == (pytest.approx(math.log(2), abs=1e-6), pytest.approx(0, abs=1e-6))
 
 
