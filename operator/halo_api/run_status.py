@@ -75,6 +75,9 @@ class FrozenBase(ApiModel):
     source: Annotated[VolumeUri, Field(description="source of its weights.")]
     revision: Annotated[ShortText, Field(description="revision of its weights.")]
     dtype: Annotated[Literal["bf16", "fp32"], Field(description="dtype of the frozen base.")]
+    quantization: Annotated[
+        Literal["nf4"] | None, Field(default=None, description="quantization of the frozen base; unset: none.")
+    ]
     context_length: Annotated[int, Field(description="contextLength, in tokens.")]
 
 

@@ -30,6 +30,7 @@ def freeze(world: RunWorld) -> Frozen:
             source=base.spec.source,
             revision=base.spec.revision,
             dtype=base.spec.dtype,
+            quantization=base.spec.quantization,
             context_length=base.spec.context_length,
         ),
         dataset=dataset(world),

@@ -65,6 +65,7 @@ def statement_of(
             revision=frozen.base.revision,
             source=frozen.base.source,
             dtype=frozen.base.dtype,
+            quantization=frozen.base.quantization,
         ),
         parent=_parent(frozen),
         datasets=_datasets(frozen),
