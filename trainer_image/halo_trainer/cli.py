@@ -18,6 +18,7 @@ from halo_trainer.failures import RunFailure, failure_of
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.publish import publish, publish_at_budget
 from halo_trainer.reporting import Reporting
+from halo_trainer.run_file import read_run_file
 from halo_trainer.verify import verify
 
 
@@ -158,7 +159,12 @@ def _play(
     budget: Budget | None = None,
 ) -> int:
     """Do a role's work and leave its outcome in the report, however it ends."""
-    run = RunFile.model_validate_json(options.run_file.read_bytes())
+    try:
+        run = read_run_file(options.run_file)
+    except RunFailure as failure:
+        # Without it there is nothing to report about.
+        print(f"halo-trainer: {failure}", file=sys.stderr)
+        return 1
     if run.role != role:
         print(f"halo-trainer: {options.run_file} is for the role {run.role}, not {role}", file=sys.stderr)
         return 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halo_api.conditions import Reason
-from halo_trainer.failures import RunFailure
+from halo_trainer.failures import RunFailure, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +64,7 @@ class Ranks:
             dist.init_process_group(backend, rank=self.rank, world_size=self.world, timeout=patience)
         except dist.DistError as error:
             place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            found = str(error).splitlines()[0]
+            found = first_line(error)
             raise RunFailure(
                 Reason.RANK_LOST,
                 f"not all of {self.world} ranks met at {place} within {timeout_seconds:.0f} s ({found})",
