@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -102,7 +102,7 @@ class Engine:
     def __init__(self, client: Client, chat: Chat, environments: Environments, rules: EpisodeRules, seed: int) -> None:
         self._client, self._chat, self._environments, self._rules, self._seed = client, chat, environments, rules, seed
 
-    async def sample(self, wanted: Iterable[Wanted]) -> AsyncIterator[Group]:
+    async def sample(self, wanted: Iterable[Wanted]) -> AsyncGenerator[Group, None]:
         """Yield groups as they are done. Close it early, and what still plays is stopped and its sessions are closed."""
         gate = asyncio.Semaphore(self._rules.concurrent)
         tasks = [asyncio.create_task(self._group(each, gate)) for each in wanted]
