@@ -48,6 +48,17 @@ class Shape(ApiModel):
 class BaseModelSpec(ApiModel):
     """A base model: where its weights lie, which revision, and what it can train."""
 
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            rule(
+                "!has(self.quantization) || self.offers.all(o, o == 'lora_trl')",
+                "'found ' + self.quantization + ' on a base that offers ' + self.offers.filter(o, o != 'lora_trl').join(', ') "
+                "+ ', whose rollouts are served in dtype; leave it out, or offer lora_trl alone'",
+                ".quantization",
+            )
+        )
+    )
+
     source: Annotated[
         WeightsUri,
         Field(
@@ -99,6 +110,13 @@ class BaseModelSpec(ApiModel):
             description="dtype is the precision the frozen base computes in; the adapter itself is always trained in fp32."
         ),
     ] = "bf16"
+    quantization: Annotated[
+        Literal["nf4"] | None,
+        Field(
+            default=None,
+            description="quantization keeps the frozen base in 4 bits while a LoRA trains on it (QLoRA): nf4; unset: in dtype. The adapter serves on the base as it is. For offers lora_trl alone.",
+        ),
+    ]
     gpus: Annotated[
         int,
         Field(

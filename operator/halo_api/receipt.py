@@ -88,6 +88,10 @@ class ReceiptBase(ApiModel):
     revision: Annotated[ShortText, Field(description="revision of its weights.")]
     source: Annotated[VolumeUri, Field(description="source of its weights.")]
     dtype: Annotated[Literal["bf16", "fp32"], Field(description="dtype of the frozen base.")]
+    quantization: Annotated[
+        Literal["nf4"] | None,
+        Field(default=None, description="quantization it was kept in while it trained; unset: none."),
+    ]
 
 
 class ReceiptParent(ApiModel):

@@ -150,7 +150,12 @@ def lines(statement: Statement, key_ids: Sequence[str]) -> list[str]:
     rows = [
         ("run", f"{said.run.kind} {said.run.namespace}/{said.run.name} ({said.run.uid}), attempt {said.run.attempt}"),
         ("recipe", f"{said.recipe.name} {said.recipe.file.digest if said.recipe.file else said.recipe.digest}"),
-        ("base", f"{said.base.name} at {said.base.revision}, {said.base.dtype}"),
+        (
+            "base",
+            ", ".join(
+                filter(None, (f"{said.base.name} at {said.base.revision}", said.base.dtype, said.base.quantization))
+            ),
+        ),
         ("parent", parent),
         *(("data", f"{data.name} {data.sha256}, {data.rows} rows") for data in said.datasets),
         *(("environment", f"{e.name}: {e.package} {e.revision}, for {e.use}") for e in said.environments),

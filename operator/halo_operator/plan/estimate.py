@@ -110,7 +110,7 @@ def phases(work: Workload, steps: int, rates: Rates) -> tuple[dict[PhaseName, fl
     sampled = RolloutTimes(*(rounds * getattr(each, f.name) + getattr(once, f.name) for f in fields(RolloutTimes)))
     found: dict[PhaseName, float] = {
         "start": rates.start_seconds + (rates.engine_start_seconds if work.has_engine else 0.0),
-        "load": (2 if work.has_engine else 1) * model.weights / rates.weights_bytes_per_second,
+        "load": (2 if work.has_engine else 1) * model.stored / rates.weights_bytes_per_second,
         "prefill": sampled.prefill,
         "decode": sampled.decode,
         "environment": sampled.environment,

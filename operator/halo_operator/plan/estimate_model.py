@@ -14,6 +14,8 @@ VOCABULARY = 151_936
 TIED_BELOW = 6e9
 # Of a hybrid's layers one in so many keeps full attention; the others are linear in the row's length.
 HYBRID_EVERY = 4
+# A weight in 4 bits with its scales, embeddings and norms left as they are.
+NF4_BYTES = 0.55
 GIB = 2**30
 
 
@@ -32,6 +34,7 @@ class Model:
     hidden: int
     vocabulary: int
     bytes_per_weight: float = 2.0
+    nf4: bool = False
 
     @property
     def matmul(self) -> float:
@@ -41,7 +44,12 @@ class Model:
 
     @property
     def weights(self) -> float:
-        """Bytes of the weights."""
+        """Bytes of the weights in memory."""
+        return self.parameters * (NF4_BYTES if self.nf4 else self.bytes_per_weight)
+
+    @property
+    def stored(self) -> float:
+        """Bytes of the weights as they are read, whatever they are kept in."""
         return self.parameters * self.bytes_per_weight
 
     @property
@@ -97,6 +105,7 @@ def model_of(base: BaseModelSpec) -> Model:
         hidden=shape.hidden if shape else heads * 100,
         vocabulary=shape.vocabulary if shape else VOCABULARY,
         bytes_per_weight=2.0 if base.dtype == "bf16" else 4.0,
+        nf4=base.quantization == "nf4",
     )
 
 

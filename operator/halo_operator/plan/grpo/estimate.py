@@ -26,7 +26,6 @@ AGENTIC_PROMPT_TOKENS = 3000.0
 AGENTIC_TURNS = 12.0
 TOOL_TOKENS = 600.0
 TOOL_SECONDS = 1.0
-QLORA_BYTES = 0.55
 RANK = 16
 # A checkpoint comes as often as a TrainingJob's by default.
 SAVE_STEPS = 50
@@ -52,7 +51,7 @@ def grpo_workload(world: GrpoWorld, frozen: FrozenGrpo) -> Workload | None:
     if frozen.params_b:
         model = replace(model, parameters=frozen.params_b * 1e9, active=frozen.params_b * 1e9)
     if frozen.qlora:
-        model = replace(model, bytes_per_weight=QLORA_BYTES)
+        model = replace(model, nf4=True)
     if frozen.vllm_gpu_memory_utilization and gpu.memory:
         gpu = replace(gpu, memory=gpu.memory * frozen.vllm_gpu_memory_utilization / ROOFLINE.memory_share)
     count = PROVISIONED_GPUS if world.spec.auto_provision else frozen.gpu_count or 1
