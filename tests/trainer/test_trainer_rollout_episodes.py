@@ -40,14 +40,13 @@ class Counting:
         # What befalls the next openings, calls and scorings.
         self.faults: dict[str, list[str]] = {"open": [], "call": [], "score": []}
 
-    async def open(self, task: Task) -> CountingSession:
+    @contextlib.asynccontextmanager
+    async def session(self, task: Task) -> AsyncIterator[CountingSession]:
         self.opened += 1
         try:
-            await self.befall("open")
-        except EnvironmentFailed:
+            yield CountingSession(self, task)
+        finally:
             self.closed += 1
-            raise
-        return CountingSession(self, task)
 
     async def befall(self, what: str) -> None:
         match self.faults[what].pop(0) if self.faults[what] else None:
@@ -59,8 +58,11 @@ class Counting:
 
 class CountingSession:
     def __init__(self, environments: Counting, task: Task) -> None:
-        self._environments, self._calls = environments, 0
-        self.opening = Opening(({"role": "user", "content": task.payload["question"]},), tuple(TOOLS))
+        self._environments, self._task, self._calls = environments, task, 0
+
+    async def open(self) -> Opening:
+        await self._environments.befall("open")
+        return Opening(({"role": "user", "content": self._task.payload["question"]},), tuple(TOOLS))
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Observation:
         await self._environments.befall("call")
@@ -70,9 +72,6 @@ class CountingSession:
     async def score(self, answer: str) -> Score:
         await self._environments.befall("score")
         return Score(self._calls / 3, self._calls == 3, f"{self._calls} calls", {"called": self._calls > 0})
-
-    async def close(self) -> None:
-        self._environments.closed += 1
 
 
 def spoken(*turns: str) -> Callable[[list[int]], list[int] | None]:
