@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import signal
 import threading
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,6 +19,9 @@ from rollout_peer import VOCABULARY, Peer, log_probs_of, policy, table
 from test_trainer_rollout_chat import HERMES, TOOLS, template
 
 from halo_trainer.environments.base import EnvironmentFailed, Observation, Opening, Score, Task
+from halo_trainer.environments.registry import checking_settings
+from halo_trainer.environments.sql_tasks import generate
+from halo_trainer.environments.workers import Workers
 from halo_trainer.rollouts.background import Rollouts, Stopped
 from halo_trainer.rollouts.chat import Chat
 from halo_trainer.rollouts.client import Retries
@@ -89,22 +94,25 @@ def spoken(*turns: str) -> Callable[[list[int]], list[int] | None]:
 
 
 @contextlib.contextmanager
-def rollouts(
-    peers: list[Peer], environments: Counting, rules: EpisodeRules = RULES, file: Path | None = None
-) -> Iterator[Rollouts]:
+def rollouts(peers: list[Peer], environments: Counting | Workers, rules: EpisodeRules = RULES) -> Iterator[Rollouts]:
     @contextlib.asynccontextmanager
     async def opened() -> AsyncIterator[Environments]:
-        yield environments
+        if isinstance(environments, Counting):
+            yield environments
+            return
+        async with environments:
+            yield environments
 
     stops = template(BASE).ids("<|im_end|>")
     sampling = Sampling(1.0, 1.0, -1, 0.0, tuple(stops), VOCABULARY)
     chat = Chat(template(BASE), stops, "trajectory")
     retries = Retries(attempts=3, pause=(0.001, 0.01), attempt_seconds=20.0)
     addresses = [peer.address for peer in peers]
-    with Rollouts(addresses, 1, file, sampling, chat, opened, rules, 7, QUICK, retries, 5.0) as found:
+    with Rollouts(addresses, 1, None, sampling, chat, opened, rules, 7, QUICK, retries, 5.0) as found:
         found.publish(policy(1))
         yield found
-    assert environments.opened == environments.closed
+    if isinstance(environments, Counting):
+        assert environments.opened == environments.closed
 
 
 def wanted(count: int = 3, round: int = 1) -> list[Wanted]:
@@ -201,6 +209,31 @@ def test_an_episode_that_takes_too_long_is_unscored() -> None:
             (group,) = sampled(found, wanted(1))
     assert [(episode.failure, episode.detail) for episode in group.unscored] == [("TimedOut", "it took more than 3 s")]
     assert len(group.episodes) == 4
+
+
+def test_environment_workers_that_are_killed_cost_their_episodes_alone() -> None:
+    """SQL in real worker processes: the right answers pass, and those whose worker was killed are sampled again."""
+    tasks = tuple(generate(3, seed=1, difficulty="easy", style="chat"))
+    workers = Workers(checking_settings("sql"), workers=2)
+    asked = 0
+
+    def say(prompt: list[int]) -> list[int]:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            os.kill(workers.pids[0], signal.SIGKILL)
+        text = template(BASE).decode(prompt)
+        gold = next(task.payload["gold"] for task in tasks if task.payload["question"] in text)
+        return [*template(BASE).ids(f"```sql\n{gold}\n```"), *template(BASE).ids("<|im_end|>")]
+
+    with Peer() as peer:
+        peer.script = say
+        with rollouts([peer], workers, replace(RULES, context=20_000, max_tokens_per_turn=400)) as found:
+            groups = sampled(found, [Wanted(task, 1, place) for place, task in enumerate(tasks)])
+    assert [[episode.reward for episode in group.episodes] for group in groups] == [[1.0] * 4] * 3
+    failures = {episode.failure for group in groups for episode in group.unscored}
+    assert failures == {"EnvironmentFailed"}
+    assert workers.replaced == 1
 
 
 def test_what_cannot_be_replaced_any_more_is_left_out_of_its_group() -> None:
