@@ -153,7 +153,7 @@ def parser() -> argparse.ArgumentParser:
     log.add_argument(
         "--rank", type=counted_from(0), default=0, metavar="N", help="which of the attempt's pods; default: 0"
     )
-    curves = "draw loss, throughput, gradient norm and learning rate of runs over their steps; a pod in the namespace reads them"
+    curves = "draw reward, loss, throughput and more of runs over their steps; a pod in the namespace reads them"
     made = verb("plot", run_plot, curves, pod_options())
     made.add_argument("runs", metavar="RUN", nargs="+", help="names of TrainingJobs; several are drawn over each other")
     made.add_argument("--svg", metavar="FILE", help="draw into a file; - writes to standard output")
