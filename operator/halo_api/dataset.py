@@ -40,7 +40,7 @@ class DatasetSpec(ApiModel):
     kind: Annotated[
         Literal["chat", "preference", "tasks", "traffic", "candidates"],
         Field(
-            description="kind of rows, one JSON object a line: chat, a list of messages, or a step of an agent run (lora_trl sft); preference, a chosen and a rejected answer (dpo); tasks, of an environment (halo_rlvr, halo_rft); traffic and candidates, logged requests of GrpoRuns. Only chat and preference are inspected yet."
+            description="kind of rows, one JSON object a line: chat, a list of messages, or a step of an agent run (lora_trl sft); preference, a chosen and a rejected answer (dpo); tasks, of an environment (halo_rlvr, halo_rft); traffic and candidates, logged requests of GrpoRuns. Only chat, preference and tasks are inspected yet."
         ),
     ]
     source: Annotated[

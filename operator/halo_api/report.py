@@ -14,7 +14,15 @@ from halo_api.rollouts import Servers
 
 # Failures that another attempt may survive; every other one is the user's to mend, and a retry would fail the same way.
 INFRASTRUCTURE = frozenset(
-    {Reason.INTERRUPTED, Reason.CRASHED, Reason.RANK_LOST, Reason.NODE_LOST, Reason.EVICTED, Reason.NOT_STARTED}
+    {
+        Reason.INTERRUPTED,
+        Reason.CRASHED,
+        Reason.RANK_LOST,
+        Reason.ROLLOUT_LOST,
+        Reason.NODE_LOST,
+        Reason.EVICTED,
+        Reason.NOT_STARTED,
+    }
 )
 
 
@@ -82,6 +90,8 @@ class CheckpointReport(ApiModel):
     uri: VolumeUri
     digest: Sha256
     loss: float | None = None
+    # Online RL: the mean reward of its step's scored episodes.
+    reward: float | None = None
     at: Time
 
 

@@ -23,7 +23,8 @@ class StopCause:
 
     def patience(self, run: RunFile) -> float:
         """Return how many seconds the role may take to heed it."""
-        return run.publish_seconds + SLACK_SECONDS if self.signal == signal.SIGUSR1 else run.grace_seconds
+        publishes = self.signal == signal.SIGUSR1 and run.training is not None
+        return run.publish_seconds + SLACK_SECONDS if publishes else run.grace_seconds
 
 
 BUDGET = StopCause(Reason.BUDGET_REACHED, "the budget was reached", signal.SIGUSR1)

@@ -47,7 +47,7 @@ def supervise(
         _leave(Outcome(result="Failed", reason=Reason.CRASHED, message=str(error)), paths)
         return 1
     # What lies here already is not of this role.
-    for left in (paths.report, paths.named_steps):
+    for left in (paths.report, paths.named_steps, paths.servers):
         left.unlink(missing_ok=True)
     countdown = Countdown(run.deadline, clock, origin)
     reporter = Reporter(run, paths, lambda answer: _heed(answer, countdown, stop))
@@ -89,7 +89,7 @@ def _keep(
             stop.ask(BUDGET)
         for cause in stop.heed(run, clock()):
             log.info("stopping the role: %s", cause.message)
-            role.signal(cause.signal)
+            role.signal(signal_for(cause, run))
         if stop.kill_at is None and reporter.current().outcome is not None:
             # It has said how it ended; hanging in its own clean-up must not hold the GPUs.
             stop.kill_by(clock() + run.grace_seconds)
@@ -99,6 +99,11 @@ def _keep(
             stop.kill_at = clock() + LOOK_SECONDS
         coming = (LOOK_SECONDS, remaining, stop.kill_at and stop.kill_at - clock())
         stop.wake.wait(min(seconds for seconds in coming if seconds is not None and seconds > 0))
+
+
+def signal_for(cause: StopCause, run: RunFile) -> signal.Signals:
+    """Return how the role is told: one that serves has nothing to publish, and leaves."""
+    return signal.SIGTERM if run.role == "rollout" else cause.signal
 
 
 def push_seconds(cause: StopCause | None) -> float:

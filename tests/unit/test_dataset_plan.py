@@ -47,7 +47,7 @@ def test_pairs_are_inspected_as_pairs_and_what_nothing_reads_waits() -> None:
     ready = condition_of(plan.status.conditions, "Ready")
     assert ready
     assert ready.reason == "NotYetAvailable"
-    assert ready.message.endswith("only chat and preference are")
+    assert ready.message.endswith("only chat, preference and tasks are")
 
 
 def test_a_count_is_recorded_for_the_revision_whose_tokenizer_counted() -> None:

@@ -33,7 +33,7 @@ def plan_dataset(world: DatasetWorld, now: datetime) -> DatasetPlan:
     problems: list[tuple[Reason, str]] = []
     waits: list[tuple[Reason, str]] = []
     if world.spec.kind not in INSPECTED_KINDS:
-        inspected = " and ".join(INSPECTED_KINDS)
+        inspected = f"{', '.join(INSPECTED_KINDS[:-1])} and {INSPECTED_KINDS[-1]}"
         words = f"spec.kind: found {world.spec.kind}, which this version does not inspect yet; only {inspected} are"
         return settle(world, status, [], [*delete, *alive(mine)], [], [(Reason.NOT_YET_AVAILABLE, words)], now)
     for name in world.spec.base_models:

@@ -22,7 +22,7 @@ from halo_trainer.environments.sql_schema import Value
 from halo_trainer.environments.sql_variants import NoVariant
 
 # For all databases of an answer together: what the limit of steps does not end. A right answer takes milliseconds.
-CPU_SECONDS = 3.0
+CPU_SECONDS = 2.0
 MORE_MEMORY = HEAP_BYTES + (128 << 20)
 TOOL = "run_sql"
 SHOWN_ROWS = 20

@@ -6,20 +6,19 @@ So servers that were set aside are let in again while the trainer computes, and 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
 from typing import Any, TypeVar
 
 from halo_api.rollouts import Policy, ServerAddress
 from halo_trainer.rollouts.chat import Chat
-from halo_trainer.rollouts.client import Client, Retries, http_client
+from halo_trainer.rollouts.client import RETRIES, Client, Retries, http_client
 from halo_trainer.rollouts.completion import Sampling
 from halo_trainer.rollouts.engine import Engine, Environments, EpisodeRules, Group, Wanted
-from halo_trainer.rollouts.fleet import Fleet, Patience, Published
+from halo_trainer.rollouts.fleet import PATIENCE, Fleet, Patience, Published
 from halo_trainer.rollouts.guard import Guards
 
 T = TypeVar("T")
@@ -44,8 +43,8 @@ class Rollouts:
         environments: Callable[[], contextlib.AbstractAsyncContextManager[Environments]],
         rules: EpisodeRules,
         seed: int,
-        patience: Patience = Patience(),
-        retries: Retries = Retries(),
+        patience: Patience = PATIENCE,
+        retries: Retries = RETRIES,
         take_seconds: float = 300.0,
     ) -> None:
         """`environments` opens the workers, in the loop's thread; `take_seconds`: how long a server may take for a policy."""
@@ -106,11 +105,12 @@ class Rollouts:
         self._engine = Engine(self._client, self._chat, environments, self._rules, self._seed)
 
     def _run(self, work: Coroutine[Any, Any, T], stop: threading.Event | None = None) -> T:
-        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             while True:
-                with contextlib.suppress(NotYet):
-                    return future.result(LOOK_SECONDS)
+                concurrent.futures.wait([future], LOOK_SECONDS)
+                if future.done():
+                    return future.result()
                 if stop is not None and stop.is_set():
                     raise Stopped
         finally:

@@ -48,6 +48,9 @@ class Retries:
     attempt_seconds: float = 900.0
 
 
+RETRIES = Retries()
+
+
 class Clock:
     """How long an episode may still take: its time runs, but for when it waits for a place at a server."""
 
@@ -87,7 +90,7 @@ def http_client(in_flight: int, servers: int) -> httpx.AsyncClient:
 class Client:
     """Samples answers with the fleet's current policy. `failures` counts attempts that failed, by what was wrong."""
 
-    def __init__(self, fleet: Fleet, http: httpx.AsyncClient, sampling: Sampling, retries: Retries = Retries()) -> None:
+    def __init__(self, fleet: Fleet, http: httpx.AsyncClient, sampling: Sampling, retries: Retries = RETRIES) -> None:
         self.fleet, self.sampling, self._http, self._retries = fleet, sampling, http, retries
         self.failures: Counter[str] = Counter()
 

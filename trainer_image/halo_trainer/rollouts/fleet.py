@@ -45,6 +45,9 @@ class Patience:
     takes: int = 3
 
 
+PATIENCE = Patience()
+
+
 @dataclass(eq=False)
 class Server:
     """One incarnation of a server. Only a ready one is sampled from."""
@@ -110,7 +113,7 @@ class Fleet:
         guards: Guards,
         attempt: int,
         file: Path | None = None,
-        patience: Patience = Patience(),
+        patience: Patience = PATIENCE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`file`: servers.json, which may come to be there later."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +77,3 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= CHARACTERS else f"{text[:CHARACTERS]} … {len(text) - CHARACTERS} characters more"
-
-
-def read_transcript(lines: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the episodes of a file's lines."""
-    return [json.loads(line) for line in lines if line.strip()]
