@@ -207,7 +207,7 @@ def test_only_what_was_chosen_is_passed_on() -> None:
     assert Kubectl("ns", "prod").command("get") == ["kubectl", "--namespace", "ns", "--context", "prod", "get"]
 
 
-def test_there_are_ten_verbs() -> None:
+def test_there_are_eleven_verbs() -> None:
     actions = [action for action in parser()._actions if action.dest == "verb"]
     verbs = {
         "watch",
