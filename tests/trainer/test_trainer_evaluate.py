@@ -147,7 +147,7 @@ def test_two_results_are_compared_over_the_tasks_that_both_have_scored(
         (["--out", "a", "--against", "b"], "b and a have no scored task in common; evaluate both on the same tasks"),
         (["--out", "x", "--base", "BASE"], "--tasks is missing; name the JSONL file of the tasks to play"),
         (["--out", "x", "--base", "BASE", "--tasks", "tasks"], "found neither --greedy nor --samples K; ask for one or both"),
-        (["--out", "x", "--base", "BASE", "--tasks", "a", "--greedy"], "a: line 1 is no task; write an object with id, environment and payload"),
+        (["--out", "x", "--base", "BASE", "--tasks", "a", "--greedy"], "line 1 has no id (found evaluation); write {\"id\": \"t-1\", \"environment\": \"sql\", \"payload\": {...}}"),
     ],
 )  # fmt: skip
 def test_what_is_in_the_way_is_one_sentence(

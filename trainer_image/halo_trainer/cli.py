@@ -1,4 +1,4 @@
-"""The command line: `halo-trainer train | inspect | publish | verify | sample | evaluate`. torch is imported only by the verb that needs it."""
+"""The command line: `halo-trainer train | inspect | publish | verify | sample | evaluate | tasks | transfer`. torch is imported only by the verb that needs it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from halo_api.report import Outcome
 from halo_api.run_file import REPORT_PATH, RUN_FILE_PATH, VOLUMES_FOLDER, RunFile
 from halo_trainer import transfer
 from halo_trainer.budget import Budget
+from halo_trainer.environments import tasks_command
+from halo_trainer.evaluation import evaluate_command
 from halo_trainer.failures import RunFailure, failure_of
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.publish import publish, publish_at_budget
@@ -70,9 +72,15 @@ def _parser() -> argparse.ArgumentParser:
     sample.add_argument("--json", action="store_true", help="write one JSON object a line")
     sample.set_defaults(verb=_sample)
     text = "play held-out tasks with a base, or with a base and an adapter, score them, and compare two such results"
-    _add_evaluate(verbs.add_parser("evaluate", help=text, description=text))
+    evaluation = verbs.add_parser("evaluate", help=text, description=text)
+    evaluation.set_defaults(verb=_evaluate)
+    evaluate_command.add_to(evaluation)
     text = "give files of a claim to kubectl halo, and take them from it"
     transfer.add_to(verbs.add_parser("transfer", help=text, description=text))
+    text = "write a data set of generated tasks, for online RL"
+    tasks = verbs.add_parser("tasks", help=text, description=text)
+    tasks.set_defaults(verb=_tasks)
+    tasks_command.add_to(tasks)
     return parser
 
 
@@ -88,31 +96,8 @@ def _add_view(inspect: argparse.ArgumentParser) -> None:
     view.add_argument("--base", metavar="FOLDER", help="a folder or pvc://CLAIM/PATH; else the run file's")
 
 
-def _add_evaluate(made: argparse.ArgumentParser) -> None:
-    """Add what an evaluation takes."""
-    made.set_defaults(verb=_evaluate)
-    made.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="results, JSONL; written with --base, else read"
-    )
-    made.add_argument("--against", type=Path, metavar="FILE", help="earlier results, to compare these with")
-    made.add_argument("--base", metavar="FOLDER", help="a folder or pvc://CLAIM/PATH; without it nothing is played")
-    made.add_argument("--adapter", metavar="FOLDER", help="a PEFT folder or pvc://CLAIM/PATH")
-    made.add_argument(
-        "--server", metavar="URL", help="sample from a running server of vLLM's, in place of this process"
-    )
-    made.add_argument("--model", default="base", metavar="NAME", help="that server's model; default: base")
-    made.add_argument("--tasks", metavar="FILE", help="JSONL tasks, a path or pvc://CLAIM/PATH")
-    made.add_argument("--limit", type=int, metavar="N", help="only the first N tasks")
-    made.add_argument("--greedy", action="store_true", help="play each task once, greedily")
-    made.add_argument("--samples", type=int, default=0, metavar="K", help="play each task K times at --temperature")
-    made.add_argument("--temperature", type=float, default=1.0, metavar="T", help="default: 1")
-    made.add_argument("--seed", type=int, default=0, metavar="N", help="of all samples; default: 0")
-    made.add_argument("--max-new-tokens", type=int, default=512, metavar="N", help="of one answer; default: 512")
-    made.add_argument("--max-turns", type=int, default=8, metavar="N", help="of an episode; default: 8")
-    made.add_argument("--context", type=int, metavar="N", help="tokens of an episode; default: the base's")
-    made.add_argument("--batch", type=int, default=64, metavar="N", help="episodes at once; default: 64")
-    made.add_argument("--workers", type=int, default=2, metavar="N", help="environment processes; default: 2")
-    made.add_argument("--volumes", default=VOLUMES_FOLDER, metavar="FOLDER")
+def _tasks(options: argparse.Namespace) -> int:
+    return _told(options.write, options)
 
 
 def _train(options: argparse.Namespace) -> int:

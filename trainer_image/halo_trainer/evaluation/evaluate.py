@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -16,6 +17,7 @@ from halo_api.conditions import Reason
 from halo_api.run_file import BaseRef
 from halo_trainer.data.jsonl import JsonLines
 from halo_trainer.data.load import load_config, load_template, load_tokenizer, local_base, local_path
+from halo_trainer.data.tasks import TaskLines
 from halo_trainer.environments.base import Task
 from halo_trainer.environments.registry import checking_settings
 from halo_trainer.environments.workers import Workers
@@ -60,14 +62,8 @@ def evaluate(options: argparse.Namespace) -> int:
 
 def read_tasks(path: Path, limit: int | None) -> tuple[list[Task], str]:
     """Return a file's tasks, all of one environment, and the file's digest."""
-    tasks = []
     lines = JsonLines(path)
-    for number, value in lines:
-        try:
-            tasks.append(Task(value["id"], value["environment"], value["payload"], tuple(value.get("tags", ()))))
-        except (KeyError, TypeError) as error:
-            words = f"{path}: line {number} is no task; write an object with id, environment and payload"
-            raise RunFailure(Reason.BAD_ROW, words) from error
+    tasks = list(itertools.starmap(TaskLines().shape, lines))
     if len(names := {task.environment for task in tasks}) > 1:
         words = f"{path}: found tasks of {', '.join(sorted(names))}; evaluate those of one environment at a time"
         raise RunFailure(Reason.BAD_ROW, words)
