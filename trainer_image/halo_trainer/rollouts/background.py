@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -88,12 +89,20 @@ class Rollouts:
 
     def sample(self, wanted: Iterable[Wanted], stop: threading.Event | None = None) -> Iterator[Group]:
         """Yield groups as they are done. Raises NoServers, and Stopped once `stop` is set; close it to stop what still plays."""
-        groups = self._engine.sample(wanted)
+        done: queue.SimpleQueue[Group | None] = queue.SimpleQueue()
+        playing = self._run(_started(self._play(wanted, done)))
+        playing.add_done_callback(lambda _: done.put(None))
         try:
-            while (group := self._run(_next(groups), stop)) is not None:
+            while (group := _awaited(done, stop)) is not None:
                 yield group
+            self._run(_result(playing))
         finally:
-            self._run(groups.aclose())  # type: ignore[attr-defined]
+            self._run(_ended(playing))
+
+    async def _play(self, wanted: Iterable[Wanted], done: queue.SimpleQueue[Group | None]) -> None:
+        async with contextlib.aclosing(self._engine.sample(wanted)) as groups:
+            async for group in groups:
+                done.put(group)
 
     async def _open(self) -> None:
         http = await self._stack.enter_async_context(http_client(self._patience.in_flight, len(self._addresses)))
@@ -117,5 +126,22 @@ class Rollouts:
             future.cancel()
 
 
-async def _next(groups: AsyncIterator[Group]) -> Group | None:
-    return await anext(groups, None)
+def _awaited(done: queue.SimpleQueue[T], stop: threading.Event | None) -> T:
+    while True:
+        if stop is not None and stop.is_set():
+            raise Stopped
+        with contextlib.suppress(queue.Empty):
+            return done.get(timeout=LOOK_SECONDS)
+
+
+async def _started(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    return asyncio.create_task(work)
+
+
+async def _result(task: asyncio.Task[T]) -> T:
+    return await task
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.wait([task])

@@ -249,6 +249,9 @@ class Fleet:
     async def _take(self, server: Server, put: bool = False) -> NotTaken | None:
         """Let a server take the current policy, whatever that is by then; return why it did not."""
         async with server.taking:
+            if server.state == "ready":
+                # Whoever had the lock before saw to it.
+                return None
             while policy := self.policy:
                 try:
                     take = self._guards.put if put else self._guards.settle
