@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from halo_api.conditions import Reason
 from halo_api.digests import files_digest
 from halo_api.report import InspectionReport, Outcome, Report
 from halo_trainer.checkpoints.digest import folder_files
+from halo_trainer.cli import main
 from halo_trainer.data.jsonl import file_digest
-from halo_trainer.data.load import load_template, training_rows
+from halo_trainer.data.load import load_template, load_tokenizer, training_rows
 from halo_trainer.failures import RunFailure, failure_of
 from halo_trainer.files import write_durably
 from halo_trainer.inspection import inspect
@@ -103,6 +105,57 @@ def test_unreadable_weights_are_the_bases_fault(root: Path) -> None:
     reason, message = failed(train_here(run_file(), root))
     assert reason == Reason.BASE_MISSING
     assert message.startswith("base tiny: its weights can't be loaded (")
+
+
+def test_an_error_without_words_is_the_bases_fault_too(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an assertion of a library has none."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", fails)
+    with pytest.raises(RunFailure, match=r"its weights can't be loaded \(AssertionError\); put the model's own files"):
+        load_base(run_file().base, root / "models" / "tiny")
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (None, "can't be read (No such file or directory); name one with --run-file"),
+        (lambda text: text[:-1], "is none (it: Invalid JSON"),
+        (lambda text: text.replace('"saveSteps":2', '"saveSteps":0'), "is none (train.saveSteps: Input should be greater"),
+        (lambda text: text.replace('"steps":6', '"steps":0'), "is none (train.steps: Input should be greater"),
+    ],
+)  # fmt: skip
+def test_a_run_file_that_is_none_is_one_sentence(
+    change: Callable[[str], str] | None, found: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.json"
+    if change:
+        path.write_text(change(run_file().canonical()))
+    for verb in (["train"], ["inspect", "--rows", "1"]):
+        assert main([*verb, "--run-file", str(path)]) == 1
+        told = capsys.readouterr().err
+        assert told.count("\n") == 1
+        if change or verb == ["train"]:
+            assert told.startswith(f"halo-trainer: the run file {path} {found}")
+
+
+def test_a_token_that_was_added_to_the_tokenizer_alone_is_named(root: Path) -> None:
+    """The base would look it up beyond its embeddings; on a GPU that says nothing of the row."""
+    base = root / "models" / "tiny"
+    tokenizer = load_tokenizer(run_file().base, base)
+    known = len(tokenizer)
+    tokenizer.add_tokens(["<|extra|>"])
+    tokenizer.save_pretrained(base)
+    write_rows(root / "data" / "chat.jsonl", [chat("sky?", "Blue."), chat("<|extra|>?", "Green.")])
+    for outcome in (inspected(root), train_here(run_file(), root).outcome):
+        assert outcome
+        assert (outcome.reason, outcome.message) == (
+            Reason.TEMPLATE_MISMATCH,
+            f"line 2: the tokenizer of base tiny writes the token <|extra|> ({known}), and the base has only {known}; "
+            "put tokenizer and weights of one model into the base's folder",
+        )
 
 
 def test_a_base_without_a_template_is_named(tmp_path: Path) -> None:
@@ -229,7 +282,7 @@ def test_a_checkpoint_that_another_pod_changes_between_the_check_and_the_load_is
         theirs.write_bytes(safetensors.torch.save({name: tensor + 1 for name, tensor in tensors.items()}))
         return load_base(*arguments)
 
-    monkeypatch.setattr("halo_trainer.train.load_base", load)
+    monkeypatch.setattr("halo_trainer.run.load_base", load)
     resume = {"step": 6, "uri": last.uri, "digest": last.digest}
     reason, message = failed(train_here(run_file(output="a2", resume=resume), root))
     assert reason == Reason.CHECKPOINT_CORRUPT

@@ -20,6 +20,7 @@ from halo_trainer.failures import RunFailure, failure_of
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.publish import publish, publish_at_budget
 from halo_trainer.reporting import Reporting
+from halo_trainer.run_file import read_run_file
 from halo_trainer.verify import verify
 
 
@@ -113,6 +114,10 @@ def _train(options: argparse.Namespace) -> int:
             lambda: _outcome(lambda: publish_at_budget(run, options.volumes, report, ranks), report),
             lambda outcome: _finish(outcome, report),
         )
+        if run.rlvr:
+            from halo_trainer.rl.loop import train_online
+
+            return train_online(run, options.volumes, report, ranks, budget)
         from halo_trainer.train import train
 
         return train(run, options.volumes, report, ranks, budget)
@@ -174,7 +179,12 @@ def _play(
     budget: Budget | None = None,
 ) -> int:
     """Do a role's work and leave its outcome in the report, however it ends."""
-    run = RunFile.model_validate_json(options.run_file.read_bytes())
+    try:
+        run = read_run_file(options.run_file)
+    except RunFailure as failure:
+        # Without it there is nothing to report about.
+        print(f"halo-trainer: {failure}", file=sys.stderr)
+        return 1
     if run.role != role:
         print(f"halo-trainer: {options.run_file} is for the role {run.role}, not {role}", file=sys.stderr)
         return 1

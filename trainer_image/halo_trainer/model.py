@@ -17,7 +17,7 @@ from halo_api.training_methods import LINEAR_LAYERS
 from halo_trainer.attention import Varlen
 from halo_trainer.data.collate import FlatBatch, MicroBatch
 from halo_trainer.data.load import base_folder
-from halo_trainer.failures import RunFailure
+from halo_trainer.failures import RunFailure, first_line
 from halo_trainer.quantized import loading
 from halo_trainer.seeds import derived_seed
 
@@ -55,7 +55,7 @@ def load_base(base: BaseRef, path: Path) -> Any:
         raise
     except Exception as error:
         # Whatever is wrong in the folder, the cure is the same.
-        found = f"its weights can't be loaded ({str(error).splitlines()[0][:300]})"
+        found = f"its weights can't be loaded ({first_line(error)[:300]})"
         raise RunFailure(
             Reason.BASE_MISSING, f"base {base.name}: {found}; put the model's own files into {path}"
         ) from error

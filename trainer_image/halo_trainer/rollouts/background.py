@@ -10,17 +10,21 @@ import concurrent.futures
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from array import array
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from halo_api.rollouts import Policy, ServerAddress
+from halo_trainer.environments.base import EnvironmentFailed, Task
 from halo_trainer.rollouts.chat import Chat
 from halo_trainer.rollouts.client import RETRIES, Client, Retries, http_client
-from halo_trainer.rollouts.completion import Sampling
+from halo_trainer.rollouts.completion import Sampling, ServerFailed
 from halo_trainer.rollouts.engine import Engine, Environments, EpisodeRules, Group, Wanted
-from halo_trainer.rollouts.fleet import PATIENCE, Fleet, Patience, Published
+from halo_trainer.rollouts.fleet import PATIENCE, Fleet, Patience, Published, Server
 from halo_trainer.rollouts.guard import Guards
+from halo_trainer.rollouts.scores import server_scores
 
 T = TypeVar("T")
 # How often a waiting thread looks whether it was told to stop.
@@ -29,6 +33,14 @@ LOOK_SECONDS = 0.1
 
 class Stopped(Exception):
     """The run was told to stop while it waited."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Log-probabilities by server, in nats, and by server why one has none."""
+
+    values: dict[int, list[float]]
+    problems: dict[int, str]
 
 
 class Rollouts:
@@ -104,14 +116,53 @@ class Rollouts:
             async for group in groups:
                 done.put(group)
 
+    def scored(self, prompts: Sequence[array[int]], tokens: int, stop: threading.Event | None = None) -> Scored:
+        """Return what each server that takes part computes for the last tokens of prompts, with the current policy."""
+        return self._run(self._scored(prompts, tokens), stop)
+
+    def openings(self, tasks: Iterable[Task], most: int, stop: threading.Event | None = None) -> list[array[int]]:
+        """Return the prompts of the first tasks that can be opened, at most so many."""
+        return self._run(self._opened(tasks, most), stop)
+
+    async def _scored(self, prompts: Sequence[array[int]], tokens: int) -> Scored:
+        values: dict[int, list[float]] = {}
+        problems: dict[int, str] = {}
+
+        async def one(server: Server) -> None:
+            assert server.policy, "a server that is ready has its policy"
+            try:
+                work = server_scores(self._http, server.address, server.policy, prompts, tokens, self._take_seconds)
+                values[server.address.server] = await work
+            except ServerFailed as error:
+                problems[server.address.server] = str(error)
+                self._fleet.failed(server, str(error), at_once=True)
+
+        await asyncio.gather(*map(one, self._fleet.serving))
+        return Scored(values, problems)
+
+    async def _opened(self, tasks: Iterable[Task], most: int) -> list[array[int]]:
+        found: list[array[int]] = []
+        for task in tasks:
+            if len(found) == most:
+                break
+            with contextlib.suppress(EnvironmentFailed):
+                session = await self._environment.open(task)
+                try:
+                    found.append(self._chat.open(session.opening.messages, session.opening.tools).prompt)
+                finally:
+                    await session.close()
+        return found
+
     async def _open(self) -> None:
-        http = await self._stack.enter_async_context(http_client(self._patience.in_flight, len(self._addresses)))
+        self._http = http = await self._stack.enter_async_context(
+            http_client(self._patience.in_flight, len(self._addresses))
+        )
         guards = Guards(http, take_seconds=self._take_seconds)
         fleet = Fleet(self._addresses, guards, self._attempt, self._file, self._patience)
         self._fleet = await self._stack.enter_async_context(fleet)
         self._client = Client(self._fleet, http, self._sampling, self._retries)
-        environments = await self._stack.enter_async_context(self._environments())
-        self._engine = Engine(self._client, self._chat, environments, self._rules, self._seed)
+        self._environment = await self._stack.enter_async_context(self._environments())
+        self._engine = Engine(self._client, self._chat, self._environment, self._rules, self._seed)
 
     def _run(self, work: Coroutine[Any, Any, T], stop: threading.Event | None = None) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)

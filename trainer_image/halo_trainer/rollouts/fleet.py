@@ -146,6 +146,11 @@ class Fleet:
         return [number for number, server in self._servers.items() if server.state == "ready"]
 
     @property
+    def serving(self) -> list[Server]:
+        """Those servers themselves."""
+        return [server for server in self._servers.values() if server.state == "ready"]
+
+    @property
     def problems(self) -> dict[int, str]:
         """What is wrong with each of the others."""
         return {number: server.problem for number, server in self._servers.items() if server.state != "ready"}
