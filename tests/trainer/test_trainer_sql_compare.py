@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halo_trainer.environments.sql_compare import difference, is_ordered, same_number
@@ -28,6 +28,7 @@ def same(gold: list[tuple[Value, ...]], found: list[tuple[Value, ...]], ordered:
     return difference(gold, found, (widths[0], widths[1]), ordered) is None
 
 
+@settings(max_examples=60, deadline=None)
 @given(ROWS, st.randoms(use_true_random=False), st.booleans())
 def test_rows_in_another_order_are_the_same_only_where_there_is_none(
     rows: list[tuple[Value, ...]], random, ordered
@@ -39,11 +40,13 @@ def test_rows_in_another_order_are_the_same_only_where_there_is_none(
         assert all(same([one], [other]) for one, other in zip(rows, shuffled, strict=True))
 
 
+@settings(max_examples=60, deadline=None)
 @given(ROWS, ROWS)
 def test_it_is_the_same_from_both_sides(one: list[tuple[Value, ...]], other: list[tuple[Value, ...]]) -> None:
     assert same(one, other) == same(other, one)
 
 
+@settings(max_examples=60, deadline=None)
 @given(ROWS.filter(bool), st.data())
 def test_duplicates_count(rows: list[tuple[Value, ...]], data: st.DataObject) -> None:
     again = data.draw(st.sampled_from(rows))
@@ -51,6 +54,7 @@ def test_duplicates_count(rows: list[tuple[Value, ...]], data: st.DataObject) ->
     assert not same([*rows, again], rows)
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_sums_in_another_order_are_the_same_number(values: list[float], random) -> None:  # type: ignore[no-untyped-def]
     exact = math.fsum(values)
