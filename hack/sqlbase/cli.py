@@ -10,9 +10,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from imaging.common import REPO, Trouble, cache, digest, free_space, guarded, locked, say
-
-from sqlbase.train import Recipe, make
+from hack.imaging.common import REPO, Trouble, cache, digest, free_space, guarded, locked, say
+from hack.sqlbase.train import Recipe, make
 
 NAME = "sql-tiny"
 # Beside the base: what it was made from, so that another language or other settings make it anew.

@@ -11,9 +11,8 @@ from random import Random
 from typing import Any
 
 import torch
-
-from sqlbase.language import Row, rows
-from sqlbase.tokens import END, tokenizer_of
+from hack.sqlbase.language import Row, rows
+from hack.sqlbase.tokens import END, tokenizer_of
 
 Pair = tuple[list[int], list[int]]
 
