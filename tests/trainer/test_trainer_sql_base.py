@@ -10,7 +10,8 @@ from random import Random
 import pytest
 from hack.sqlbase.cli import is_there, put
 from hack.sqlbase.language import careless, names, rows
-from hack.sqlbase.train import Recipe, pair_of
+from hack.sqlbase.recipe import Recipe
+from hack.sqlbase.train import pair_of
 
 from halo_trainer.data.load import load_template, load_tokenizer, local_base
 from halo_trainer.environments.registry import checking_settings, environment_of
