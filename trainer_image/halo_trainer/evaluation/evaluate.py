@@ -36,7 +36,6 @@ from halo_trainer.rollouts.chat import Chat, stop_ids
 from halo_trainer.rollouts.client import Client, http_client
 from halo_trainer.rollouts.completion import Sampling
 from halo_trainer.rollouts.engine import Engine, EpisodeRules, Group, Wanted
-from halo_trainer.rollouts.pooled import Pooled
 
 # What one episode may take, and one answer of a server.
 EPISODE_SECONDS = 86_400.0
@@ -117,7 +116,7 @@ async def _played(options: argparse.Namespace) -> tuple[dict[str, Any], list[dic
             )
             async with _sampler(options, model, base, folder, one) as sampler:
                 chat = Chat(load_template(base, folder), stops, "turn", base=base.name)
-                engine = Engine(sampler, chat, Pooled(workers), rules, options.seed)
+                engine = Engine(sampler, chat, workers, rules, options.seed)
                 groups = await _groups(engine, tasks, way)
             lines += [line for group in groups for line in lines_of(way, group)]
     tokens = sum(line["tokens"] for line in lines)
