@@ -1,4 +1,4 @@
-"""The command line: `halo-trainer train | inspect | publish | verify | sample | tasks | transfer`. torch is imported only by the verb that needs it."""
+"""The command line: `halo-trainer train | inspect | publish | verify | sample | evaluate | tasks | transfer`. torch is imported only by the verb that needs it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from halo_api.run_file import REPORT_PATH, RUN_FILE_PATH, VOLUMES_FOLDER, RunFil
 from halo_trainer import transfer
 from halo_trainer.budget import Budget
 from halo_trainer.environments import tasks_command
+from halo_trainer.evaluation import evaluate_command
 from halo_trainer.failures import RunFailure, failure_of
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.publish import publish, publish_at_budget
@@ -71,6 +72,10 @@ def _parser() -> argparse.ArgumentParser:
     sample.add_argument("--volumes", default=VOLUMES_FOLDER, metavar="FOLDER")
     sample.add_argument("--json", action="store_true", help="write one JSON object a line")
     sample.set_defaults(verb=_sample)
+    text = "play held-out tasks with a base, or with a base and an adapter, score them, and compare two such results"
+    evaluation = verbs.add_parser("evaluate", help=text, description=text)
+    evaluation.set_defaults(verb=_evaluate)
+    evaluate_command.add_to(evaluation)
     text = "give files of a claim to kubectl halo, and take them from it"
     transfer.add_to(verbs.add_parser("transfer", help=text, description=text))
     text = "write a data set of generated tasks, for online RL"
@@ -150,6 +155,12 @@ def _sample(options: argparse.Namespace) -> int:
     from halo_trainer.sample import sample
 
     return _told(sample, options)
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from halo_trainer.evaluation.evaluate import evaluate
+
+    return _told(evaluate, options)
 
 
 def _told(verb: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
