@@ -196,7 +196,7 @@ def test_what_a_steps_episodes_were_like_is_in_the_log_the_report_and_the_histor
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = RolloutProgress(reward=0.25, pass_rate=0.125, scored=62, unscored=2, mismatch=3e-4, staleness=0)
-    progress = Progress(9, 0, True, Meter(torch.device("cpu"), None), History(tmp_path, 1))
+    progress = Progress(9, 0, True, Meter(torch.device("cpu"), None, None), History(tmp_path, 1))
     report = progress.finished(1, 1.0, 1e-4, 0.1, Work(100, 5050, 40), rollouts=told)
     (line,) = lines(tmp_path / METRICS_NAME)
     assert (report.rollouts, line.rollouts) == (told, told)
