@@ -85,7 +85,7 @@ def fit(model: Any, found: Iterator[list[Pair]], recipe: Recipe, padding: int, s
     steps = -(-recipe.rows // recipe.batch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, steps, recipe.warmup))
-    started = time.process_time()
+    started, since = time.process_time(), []
     model.train()
     for step, batch in enumerate(found, 1):
         ids, weights = tensors(batch, padding)
@@ -97,11 +97,11 @@ def fit(model: Any, found: Iterator[list[Pair]], recipe: Recipe, padding: int, s
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         schedule.step()
+        since.append(losses[weights[:, 1:] == 1].mean().item())
         if step % 100 == 0 or step == steps:
-            answered = weights[:, 1:] == 1
-            say(
-                f"step {step}/{steps} answers' loss {losses[answered].mean().item():.3f} {time.process_time() - started:.0f} s of a core"
-            )
+            seconds = time.process_time() - started
+            say(f"step {step}/{steps} answers' loss {sum(since) / len(since):.3f}, {seconds:.0f} s of a core")
+            since.clear()
     model.eval()
 
 
