@@ -43,7 +43,7 @@ def sampled_round(run: OnlineRun) -> tuple[list[Sampled], RolloutProgress]:
         groups = run.together.do(work)
     except NoServers as error:
         # Another attempt may find servers.
-        raise RunFailure(Reason.CRASHED, f"step {run.state.step + 1}: {error}") from error
+        raise RunFailure(Reason.ROLLOUT_LOST, f"step {run.state.step + 1}: {error}") from error
     told = RolloutProgress()
     data = b""
     if groups is not None:
