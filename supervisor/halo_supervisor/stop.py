@@ -23,7 +23,7 @@ class StopCause:
 
     def patience(self, run: RunFile) -> float:
         """Return how many seconds the role may take to heed it."""
-        publishes = self.signal == signal.SIGUSR1 and run.training is not None
+        publishes = self.signal == signal.SIGUSR1 and run.role != "rollout"
         return run.publish_seconds + SLACK_SECONDS if publishes else run.grace_seconds
 
 
