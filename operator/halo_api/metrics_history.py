@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from halo_api.base import ApiModel
+from halo_api.report import RolloutProgress
 
 METRICS_NAME = "metrics.jsonl"
 # Of a longer run a reader is given every second step, or third, and so on.
@@ -31,6 +32,9 @@ class StepMetrics(ApiModel):
     grad_norm: Annotated[Number, Field(description="Before it was clipped.")]
     reward_margin: Number | None = None
     reward_accuracy: Number | None = None
+    rollouts: Annotated[
+        RolloutProgress | None, Field(description="Of online RL: what the step's episodes were like.")
+    ] = None
     tokens: Annotated[Count, Field(description="Tokens of this step that went through the model, over all processes.")]
     tokens_per_second: Number
     mfu: Annotated[

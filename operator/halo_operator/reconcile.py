@@ -33,6 +33,7 @@ from halo_operator.plan.money_moves import leave_unread
 from halo_operator.plan.moves import RECHECK_SECONDS, clear
 from halo_operator.plan.pod_view import all_of
 from halo_operator.plan.receipt import with_receipt
+from halo_operator.plan.rollouts import servers_of
 from halo_operator.plan.run import is_terminal, not_made, plan_run, turned_away
 from halo_operator.plan.stopping import deadlines_of
 from halo_operator.plan.world import (
@@ -49,6 +50,7 @@ from halo_operator.queue import Key
 from halo_operator.reports import Reports
 from halo_operator.settings import Settings
 from halo_operator.signing import ReceiptKeys, sign
+from halo_operator.step_metrics import StepMetrics
 from halo_operator.workspaces import Workspaces
 
 log = logging.getLogger(__name__)
@@ -86,6 +88,7 @@ class Reconciler:
         self._waiting: defaultdict[Key, set[Key]] = defaultdict(set)
         self._gatherer = gatherer
         self._new: dict[Key, Object] = {}
+        self._steps = StepMetrics()
         self._keys = ReceiptKeys(cluster, settings.namespace, settings.receipt_key_secret)
         self._grpo = GrpoRuns(
             cluster, gatherer, self._applier, lambda run, other: self._waiting[other].add(run), desk, now
@@ -180,13 +183,18 @@ class Reconciler:
             self._waits_no_more(key, spec)
         elif fresh and not is_terminal(stored) and spec.parent and (since := verification_needed(world)):
             self._demand.want(key.namespace, spec.parent.adapter, since)
+        if not over:
+            self._steps.told(spec.method, report, status)
         if is_terminal(stored) and not is_terminal(status):
             metrics.ended(key.kind, spec, stored)
+        if meta.deleting or is_terminal(stored):
+            self._steps.over(meta.uid)
         if meta.deleting:
             self._reports.close(meta.uid)
         else:
             self._reports.written(meta.uid, stored)
             self._reports.limit(meta.uid, deadlines_of(spec, stored, views, self._now()))
+            self._reports.serve(meta.uid, servers_of(meta, stored))
         if is_terminal(stored) and not views:
             self._reports.forget(meta.uid)
         return plan.requeue_after
@@ -261,6 +269,8 @@ class Reconciler:
             ca_bundle=self._ca_bundle(),
             operator_version=__version__,
             start_timeout_seconds=self._settings.start_timeout_seconds,
+            rollout_image=self._settings.rollout_image,
+            rollout_image_pull_policy=self._settings.rollout_image_pull_policy,
         )
 
     async def _clear_orphans(self, key: Key, pods: list[Object]) -> float | None:

@@ -339,7 +339,7 @@ def test_a_checkpoint_that_another_pod_changes_between_the_check_and_the_load_is
         theirs.write_bytes(safetensors.torch.save({name: tensor + 1 for name, tensor in tensors.items()}))
         return load_base(*arguments)
 
-    monkeypatch.setattr("halo_trainer.train.load_base", load)
+    monkeypatch.setattr("halo_trainer.run.load_base", load)
     resume = {"step": 6, "uri": last.uri, "digest": last.digest}
     reason, message = failed(train_here(run_file(output="a2", resume=resume), root))
     assert reason == Reason.CHECKPOINT_CORRUPT

@@ -81,8 +81,26 @@ class Template:
         self, messages: list[dict[str, Any]], tools: list[Any] | None = None, settings: dict[str, Any] | None = None
     ) -> list[int]:
         """Return the ids that a server would sample an answer after."""
-        row = served(ChatRow(0, tuple(messages), (), tools, settings))
-        return self._encode(self._render(row, len(messages), prompt=True))
+        return self._encode(self.text(messages, tools, settings, prompt=True))
+
+    def text(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[Any] | None = None,
+        settings: dict[str, Any] | None = None,
+        prompt: bool = False,
+    ) -> str:
+        """Return the text of a conversation as a server renders it; with `prompt`, as what an answer is sampled after."""
+        return self._render(served(ChatRow(0, tuple(messages), (), tools, settings)), len(messages), prompt)
+
+    @property
+    def special(self) -> frozenset[int]:
+        """The tokens that are no text."""
+        return frozenset(self._special)
+
+    def ids(self, text: str) -> list[int]:
+        """Return rendered text as tokens."""
+        return self._encode(text)
 
     def decode(self, ids: list[int]) -> str:
         """Return tokens as text, special ones too."""

@@ -112,6 +112,22 @@ class Ranks:
             dist.all_reduce(values)
         return values
 
+    def share(self, data: bytes, device: torch.device) -> bytes:
+        """Return what the first process has; the others' own is ignored."""
+        if self.world == 1:
+            return data
+        import torch
+        import torch.distributed as dist
+
+        size = torch.tensor([len(data)], dtype=torch.int64, device=device)
+        dist.broadcast(size, 0)
+        there = torch.empty(int(size), dtype=torch.uint8, device=device)
+        if self.rank == 0 and data:
+            there.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        if len(there):
+            dist.broadcast(there, 0)
+        return there.cpu().numpy().tobytes()
+
     def disconnect(self) -> None:
         """Leave the group in order; peers that still wait would otherwise see a crash."""
         if self.world > 1:
