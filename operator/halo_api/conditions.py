@@ -125,6 +125,8 @@ class Reason(StrEnum):
     NODE_LOST = "NodeLost"
     EVICTED = "Evicted"
     CHECKPOINT_CORRUPT = "CheckpointCorrupt"
+    WEIGHT_SYNC_MISMATCH = "WeightSyncMismatch"
+    WEIGHT_SYNC_TIMEOUT = "WeightSyncTimeout"
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
     # Workspace.
     FUNDED = "Funded"

@@ -48,10 +48,10 @@ class TaskEnvironment(ApiModel):
         bool, Field(description="isolatedRuntime true runs the model's programs in the cluster's isolated runtime.")
     ]
     unscored: Annotated[
-        Literal["zero", "leave-out"],
+        Literal["leave-out"],
         Field(
-            description="unscored says what an episode counts that its verifier could not score (a timeout of the "
-            "environment): zero, or leave-out of its group."
+            description="unscored says what an episode counts that could not be scored, as a server or the environment "
+            "failed or timed out: leave-out of its group, never a zero. A wrong or endless answer is scored."
         ),
     ]
 
@@ -348,6 +348,58 @@ class RecipeLora(ApiModel):
     ]
 
 
+class WeightSync(ApiModel):
+    """How each step's policy reaches the rollout servers, and what they must agree with the trainer on before they sample."""
+
+    prompts: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=64,
+            description="prompts that every server and the trainer score after each publish: those of the run's first tasks.",
+            examples=[8],
+        ),
+    ]
+    tokens: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1024,
+            description="tokens that are scored of each prompt, its last ones: the same all run.",
+            examples=[32],
+        ),
+    ]
+    max_mean_log_prob_gap: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=10,
+            description="maxMeanLogProbGap: the step is refused where the mean of |log p of the server - log p of the "
+            "trainer| of those tokens is above it, in nats.",
+            examples=[0.1],
+        ),
+    ]
+    timeout_seconds: Annotated[
+        float,
+        Field(
+            ge=1,
+            le=3600,
+            description="timeoutSeconds that a server may take for a policy before it is tried again.",
+            examples=[300],
+        ),
+    ]
+    retries: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=10,
+            description="retries of a server that did not take a policy, before it is to be restarted; and once more of "
+            "the restarted one.",
+            examples=[2],
+        ),
+    ]
+
+
 class RecipeSettings(ApiModel):
     """Every setting that decides what trains; the content of one released recipe file."""
 
@@ -370,6 +422,10 @@ class RecipeSettings(ApiModel):
             description="serving of the LoRA by the rollout server: folded into its bf16 base weights, or unmerged beside "
             "them."
         ),
+    ]
+    weight_sync: Annotated[
+        WeightSync,
+        Field(description="weightSync: how a step's policy reaches the rollout servers, and is checked there."),
     ]
     routing_replay: Annotated[
         bool, Field(description="routingReplay true: the trainer replays the expert routes of the rollout server.")

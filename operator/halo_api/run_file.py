@@ -133,9 +133,9 @@ class ContextParallel(ApiModel):
 class TrainPlan(ApiModel):
     """What to train: every default is resolved."""
 
-    steps: int
-    batch: int
-    save_steps: int
+    steps: Annotated[int, Field(ge=1)]
+    batch: Annotated[int, Field(ge=1)]
+    save_steps: Annotated[int, Field(ge=1)]
     seed: int
     lora: FrozenLora
     output: Annotated[VolumeUri, Field(description="The attempt's own folder; an attempt writes nowhere else.")]
@@ -184,9 +184,9 @@ class VerifyPlan(ApiModel):
 class Layout(ApiModel):
     """Where this pod stands among the run's trainer pods."""
 
-    nodes: int = 1
-    node_rank: int = 0
-    gpus_per_node: int = 1
+    nodes: Annotated[int, Field(ge=1)] = 1
+    node_rank: Annotated[int, Field(ge=0)] = 0
+    gpus_per_node: Annotated[int, Field(ge=1)] = 1
     rendezvous: Annotated[str | None, Field(description="HOST:PORT of the first pod, above one node.")] = None
     rendezvous_timeout_seconds: int = 600
 

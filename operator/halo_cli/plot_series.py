@@ -19,21 +19,45 @@ class Metric(NamedTuple):
     shown: str = "{:.4g}"
 
 
+def of_rollouts(name: str) -> Callable[[StepMetrics], float | None]:
+    """Return what tells a fact of the step's episodes, of a run that samples any."""
+    return lambda step: getattr(step.rollouts, name) if step.rollouts else None
+
+
 # By the names that the command line takes. The curves of a run, from top to bottom.
 METRICS: Mapping[str, Metric] = {
+    "reward": Metric("reward", of_rollouts("reward")),
+    "passRate": Metric("pass rate", of_rollouts("pass_rate"), "{:.1%}"),
+    "kl": Metric("KL a token", of_rollouts("kl")),
+    "mismatch": Metric("mismatch", of_rollouts("mismatch"), "{:.2e}"),
     "loss": Metric("loss", lambda step: step.loss),
     "throughput": Metric("tokens/s", lambda step: step.tokens_per_second),
     "gradNorm": Metric("gradient norm", lambda step: step.grad_norm),
     "learningRate": Metric("learning rate", lambda step: step.learning_rate, "{:.2e}"),
     "rewardMargin": Metric("reward margin", lambda step: step.reward_margin),
     "rewardAccuracy": Metric("reward accuracy", lambda step: step.reward_accuracy),
+    "staleness": Metric("staleness", of_rollouts("staleness")),
+    "unscored": Metric("unscored episodes", of_rollouts("unscored")),
+    "sampledThroughput": Metric("sampled tokens/s", of_rollouts("tokens_per_second")),
+    "servers": Metric("servers", of_rollouts("servers")),
     "mfu": Metric("MFU", lambda step: step.mfu, "{:.1%}"),
     "memory": Metric(
         "memory", lambda step: step.memory_bytes / 2**30 if step.memory_bytes is not None else None, "{:.4g} GiB"
     ),
 }
 # Drawn unless others are asked for, where there are any.
-USUAL = ("loss", "throughput", "gradNorm", "learningRate", "rewardMargin", "rewardAccuracy")
+USUAL = (
+    "reward",
+    "passRate",
+    "kl",
+    "mismatch",
+    "loss",
+    "throughput",
+    "gradNorm",
+    "learningRate",
+    "rewardMargin",
+    "rewardAccuracy",
+)
 
 
 class Point(NamedTuple):

@@ -50,6 +50,7 @@ from halo_operator.queue import Key
 from halo_operator.reports import Reports
 from halo_operator.settings import Settings
 from halo_operator.signing import ReceiptKeys, sign
+from halo_operator.step_metrics import StepMetrics
 from halo_operator.workspaces import Workspaces
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ class Reconciler:
         self._waiting: defaultdict[Key, set[Key]] = defaultdict(set)
         self._gatherer = gatherer
         self._new: dict[Key, Object] = {}
+        self._steps = StepMetrics()
         self._keys = ReceiptKeys(cluster, settings.namespace, settings.receipt_key_secret)
         self._grpo = GrpoRuns(
             cluster, gatherer, self._applier, lambda run, other: self._waiting[other].add(run), desk, now
@@ -181,8 +183,12 @@ class Reconciler:
             self._waits_no_more(key, spec)
         elif fresh and not is_terminal(stored) and spec.parent and (since := verification_needed(world)):
             self._demand.want(key.namespace, spec.parent.adapter, since)
+        if not over:
+            self._steps.told(spec.method, report, status)
         if is_terminal(stored) and not is_terminal(status):
             metrics.ended(key.kind, spec, stored)
+        if meta.deleting or is_terminal(stored):
+            self._steps.over(meta.uid)
         if meta.deleting:
             self._reports.close(meta.uid)
         else:

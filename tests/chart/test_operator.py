@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -165,7 +166,14 @@ def test_a_service_monitor_only_where_its_kind_is_served() -> None:
     assert monitor["spec"]["endpoints"] == [{"port": "http", "path": "/metrics", "interval": "30s"}]
 
 
+def test_the_dashboard_is_the_file_and_carries_the_sidecars_label() -> None:
+    board = of_kind(render({"dashboards.enabled": True}), "ConfigMap")["halo-operator-dashboards"]
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(board["data"]["halo.json"]) == json.loads((CHART / "dashboards" / "halo.json").read_text())
+
+
 def test_optional_parts_are_off() -> None:
+    assert "halo-operator-dashboards" not in of_kind(render(), "ConfigMap")
     assert not {"NetworkPolicy", "ServiceMonitor"} & {item["kind"] for item in render()}
     assert the(render({"networkPolicy.enabled": True}), "NetworkPolicy")["spec"]["policyTypes"] == ["Ingress", "Egress"]
 

@@ -190,7 +190,7 @@ digest: sha256:0000000000000000000000000000000000000000000000000000000000000000
 summary: A recipe of the tests.
 environment:
   {name: sql, version: 3, split: train, hiddenVariants: true, skipOrphanForeignKeys: true, extraction: false, isolatedRuntime: false,
-   unscored: zero}
+   unscored: leave-out}
 reward: {name: verifier, brokenCheckPenalty: 0}
 objective:
   {name: GRPO, ratio: token, clipLow: 0.2, clipHigh: 0.2, kl: 0, advantageScale: group-std, advantageStdFloor: 0.001,
@@ -203,6 +203,7 @@ lora:
   {rank: 16, alpha: 32, dropout: 0, targetModules: all-linear, learningRate: 1.0e-5, schedule: constant, warmupSteps: 0, weightDecay: 0,
    beta1: 0.9, beta2: 0.999, epsilon: 1.0e-8, maxGradNorm: 1}
 serving: folded
+weightSync: {prompts: 8, tokens: 32, maxMeanLogProbGap: 0.1, timeoutSeconds: 300, retries: 2}
 routingReplay: false
 moeOnly: false
 judgeAllowed: true
@@ -218,10 +219,14 @@ RECIPES = [
     row("GRPO without its clips", RECIPE, {"objective.clipLow": None}, "spec.objective", "found GRPO", "clipLow and clipHigh"),
     row("a successor of what is not retired", RETIRED, {"retired": False}, "spec.successor", "found sql_v10", "not retired"),
     row("an unknown base", RECIPE, {"bases": ["lora_trl"]}, "spec.bases[0]", '"lora_trl"', '"halo_rlvr"'),
+    row("an episode that counts zero as it was not scored", RECIPE, {"environment.unscored": "zero"}, "spec.environment.unscored", '"zero"', '"leave-out"'),
+    row("a weight sync without a bound", RECIPE, {"weightSync.maxMeanLogProbGap": None}, "spec.weightSync.maxMeanLogProbGap", "Required value"),
     row("half a digest", RECIPE, {"digest": "sha256:12ab"}, "spec.digest", '"sha256:12ab"'),
     *outside("rollouts.groupSize", RECIPE, 1, 1025),
     *outside("rollouts.temperature", RECIPE, 0, 2.1),
     *outside("lora.learningRate", RECIPE, 0, 1.1),
+    *outside("weightSync.maxMeanLogProbGap", RECIPE, 0, 10.1),
+    *outside("weightSync.retries", RECIPE, -1, 11),
 ]  # fmt: skip
 
 ROWS = [*WORKSPACE, *ENVIRONMENT, *CRITERION, *MODEL_ALIAS, *LEDGER_PAGE, *RECIPES]

@@ -60,6 +60,14 @@ CASES = {
         '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0.5}]}',
         "has in messages[1] weight 0.5; use 1 to train the turn or 0 not to",
     ),
+    "bad weight of a call without words": (
+        '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": null, "weight": "0", "tool_calls": [{}]}]}',
+        'has in messages[1] weight "0"; use 1 to train the turn or 0 not to',
+    ),
+    "one key twice": (
+        '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "content": "c"}]}',
+        'has the key "content" twice in one object; keep one of the two',
+    ),
     "bad tools": (json.dumps(chat("a", "b", tools={})), "has tools that are an object; write tools as a list of JSON schemas"),
     "two answers in a row": (
         json.dumps({"messages": [*chat("a", "b")["messages"], {"role": "assistant", "content": "c"}]}),
@@ -86,6 +94,15 @@ CASES = {
     "endless digits": (f'{{"messages": {"1" * 5000}}}', "has a number of too many digits; write it as a string"),
     "nested too deeply": ("[" * 100_000, "is nested too deeply to read; flatten the row"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("depth", range(970, 1000))
+def test_at_no_depth_a_row_can_not_be_refused(depth: int, tmp_path: Path) -> None:
+    """Also where it can just be read, and not be written into the sentence."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"messages": [{"role": ' + "[" * depth + "]" * depth + ', "content": "a"}]}')
+    with pytest.raises(RunFailure, match=r"^line 1 (is nested too deeply|has in messages\[0\] the role)"):
+        list(chat_rows(path))
 
 
 @pytest.mark.parametrize(("line", "sentence"), CASES.values(), ids=CASES)

@@ -5,24 +5,29 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
-from trainer_support import chat, colour_rows, make_base, run_file, start, train_here, write_rows
+from tiny_models import tiny_config
+from trainer_support import adapter_bytes, chat, colour_rows, make_base, run_file, start, train_here, write_rows
+from transformers import AutoModelForCausalLM
 
 from halo_api.conditions import Reason
 from halo_api.digests import files_digest
 from halo_api.report import InspectionReport, Outcome, Report
+from halo_api.run_status import FrozenLora
 from halo_trainer.checkpoints.digest import folder_files
+from halo_trainer.cli import main
 from halo_trainer.data.jsonl import file_digest
-from halo_trainer.data.load import load_template, training_rows
+from halo_trainer.data.load import load_template, load_tokenizer, training_rows
 from halo_trainer.failures import RunFailure, failure_of
 from halo_trainer.files import write_durably
 from halo_trainer.inspection import inspect
-from halo_trainer.model import load_base
+from halo_trainer.model import attach_lora, load_base
 from halo_trainer.reporting import Reporting
 
 
@@ -103,6 +108,57 @@ def test_unreadable_weights_are_the_bases_fault(root: Path) -> None:
     reason, message = failed(train_here(run_file(), root))
     assert reason == Reason.BASE_MISSING
     assert message.startswith("base tiny: its weights can't be loaded (")
+
+
+def test_an_error_without_words_is_the_bases_fault_too(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an assertion of a library has none."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", fails)
+    with pytest.raises(RunFailure, match=r"its weights can't be loaded \(AssertionError\); put the model's own files"):
+        load_base(run_file().base, root / "models" / "tiny")
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (None, "can't be read (No such file or directory); name one with --run-file"),
+        (lambda text: text[:-1], "is none (it: Invalid JSON"),
+        (lambda text: text.replace('"saveSteps":2', '"saveSteps":0'), "is none (train.saveSteps: Input should be greater"),
+        (lambda text: text.replace('"steps":6', '"steps":0'), "is none (train.steps: Input should be greater"),
+    ],
+)  # fmt: skip
+def test_a_run_file_that_is_none_is_one_sentence(
+    change: Callable[[str], str] | None, found: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.json"
+    if change:
+        path.write_text(change(run_file().canonical()))
+    for verb in (["train"], ["inspect", "--rows", "1"]):
+        assert main([*verb, "--run-file", str(path)]) == 1
+        told = capsys.readouterr().err
+        assert told.count("\n") == 1
+        if change or verb == ["train"]:
+            assert told.startswith(f"halo-trainer: the run file {path} {found}")
+
+
+def test_a_token_that_was_added_to_the_tokenizer_alone_is_named(root: Path) -> None:
+    """The base would look it up beyond its embeddings; on a GPU that says nothing of the row."""
+    base = root / "models" / "tiny"
+    tokenizer = load_tokenizer(run_file().base, base)
+    known = len(tokenizer)
+    tokenizer.add_tokens(["<|extra|>"])
+    tokenizer.save_pretrained(base)
+    write_rows(root / "data" / "chat.jsonl", [chat("sky?", "Blue."), chat("<|extra|>?", "Green.")])
+    for outcome in (inspected(root), train_here(run_file(), root).outcome):
+        assert outcome
+        assert (outcome.reason, outcome.message) == (
+            Reason.TEMPLATE_MISMATCH,
+            f"line 2: the tokenizer of base tiny writes the token <|extra|> ({known}), and the base has only {known}; "
+            "put tokenizer and weights of one model into the base's folder",
+        )
 
 
 def test_a_base_without_a_template_is_named(tmp_path: Path) -> None:
@@ -190,6 +246,60 @@ def test_a_place_that_cannot_be_written_to_ends_the_run_before_its_first_step(ro
     assert report.progress is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "modules", "unfit"),
+    [
+        ("llama", ["q_proj", "up_porj"], "up_porj"),
+        ("llama", ["all-linear", "q_proj"], "all-linear"),
+        ("qwen3_moe", ["q_proj", "gate_porj"], "gate_porj"),
+    ],
+)
+def test_a_name_that_would_train_nothing_is_named(kind: str, modules: list[str], unfit: str) -> None:
+    """PEFT passes over a name that no layer has, where another one has some."""
+    base = AutoModelForCausalLM.from_config(tiny_config(kind))
+    with pytest.raises(RunFailure) as refused:
+        attach_lora(base, FrozenLora(dataset="chat", rank=4, alpha=8, target_modules=modules), 0)
+    assert str(refused.value).startswith(f"spec.lora.targetModules {unfit} can't get an adapter; use some of ")
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (
+            {"dropout": 0.1},
+            "spec.lora.dropout: found 0.1, and an adapter of fused experts or their router takes none; "
+            "leave it out, or name in targetModules no layers of experts",
+        ),
+        (
+            {"target_modules": ["q_proj", "up_proj"]},
+            "spec.lora.targetModules: q_proj, up_proj are not all that the base has fused (Cannot convert PEFT target(s) up_proj "
+            "without also targeting gate_proj because they are fused into gate_up_proj.); name those too, or none",
+        ),
+    ],
+)
+def test_what_fused_experts_do_not_take_is_named(more: dict[str, Any], sentence: str) -> None:
+    base = AutoModelForCausalLM.from_config(tiny_config("qwen3_moe"))
+    with pytest.raises(RunFailure) as refused:
+        attach_lora(base, FrozenLora(dataset="chat", rank=4, alpha=8, **more), 0)
+    assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "modules", [["layers.0.self_attn.q_proj", "v_proj"], ["gate_proj", "up_proj", "down_proj", "gate"]]
+)
+def test_part_of_a_path_and_a_name_of_fused_experts_are_layers(modules: list[str]) -> None:
+    base = AutoModelForCausalLM.from_config(tiny_config("qwen3_moe"))
+    attach_lora(base, FrozenLora(dataset="chat", rank=4, alpha=8, target_modules=modules), 0)
+
+
+def test_an_adapter_has_no_weights_of_the_base(root: Path) -> None:
+    """Also not of an adapted head, which PEFT would write whole: no server takes them."""
+    assert train_here(run_file(lora={"targetModules": ["q_proj", "lm_head"]}), root).progress
+    weights = safetensors.torch.load(adapter_bytes(root)["adapter_model.safetensors"])
+    assert {name.rpartition(".lora_")[2] for name in weights} == {"A.weight", "B.weight"}
+    assert any("lm_head" in name for name in weights)
+
+
 def test_layers_that_are_not_there_are_named(root: Path) -> None:
     assert failed(train_here(run_file(lora={"targetModules": ["query"]}), root)) == (
         Reason.INVALID_SPEC,
@@ -229,7 +339,7 @@ def test_a_checkpoint_that_another_pod_changes_between_the_check_and_the_load_is
         theirs.write_bytes(safetensors.torch.save({name: tensor + 1 for name, tensor in tensors.items()}))
         return load_base(*arguments)
 
-    monkeypatch.setattr("halo_trainer.train.load_base", load)
+    monkeypatch.setattr("halo_trainer.run.load_base", load)
     resume = {"step": 6, "uri": last.uri, "digest": last.digest}
     reason, message = failed(train_here(run_file(output="a2", resume=resume), root))
     assert reason == Reason.CHECKPOINT_CORRUPT

@@ -143,6 +143,47 @@ def test_a_template_that_does_not_fit_is_named(template: str, sentence: str) -> 
     assert str(refused.value) == f"line 1: the chat template of base tiny {sentence}"
 
 
+FIRST_CALL = TOOLS.replace("m.get('tool_calls', [])", "m.get('tool_calls', [])[:1]")
+LOOK = {"function": {"name": "look"}}
+
+
+@pytest.mark.parametrize(
+    ("template", "answer", "part"),
+    [
+        (FIRST_CALL, {"tool_calls": [LOOK, LOOK]}, "tool call"),
+        (TOOLS, {"tool_calls": [{"function": {"name": "look", "arguments": {"at": "sky"}}}]}, "arguments of a tool call"),
+        (TOOLS, {"tool_calls": [{"function": {"name": "look", "arguments": '{"at": 1}'}}]}, "arguments of a tool call"),
+        (CHATML, {"function_call": {"name": "look", "arguments": "{}"}}, "tool call"),
+    ],
+)  # fmt: skip
+def test_a_part_of_a_call_that_the_template_leaves_out_is_named(
+    template: str, answer: dict[str, Any], part: str
+) -> None:
+    row = chat("sky?", "Let me see.", tools=[LOOK])
+    row["messages"][1] |= answer
+    with pytest.raises(RunFailure) as refused:
+        token_row(template, row)
+    assert str(refused.value) == (
+        f"line 1: the chat template of base tiny leaves out the {part} of messages[1]; "
+        "leave that out of the row, or choose a base whose template writes it"
+    )
+
+
+@pytest.mark.parametrize("words", ["Blue.<|im_end|>", "<|im_end|>Blue."])
+def test_words_that_no_server_samples_behind_an_end_are_refused(words: str) -> None:
+    with pytest.raises(RunFailure) as refused:
+        token_row(CHATML, chat("sky?", words))
+    assert refused.value.reason == Reason.BAD_ROW
+    assert str(refused.value) == (
+        "line 1 has in messages[1] the end-of-turn token <|im_end|>, which the chat template writes behind the answer; "
+        "take it out, or write it in another way"
+    )
+    # Where it is context it is what the server had.
+    history = chat("sky?", words, "grass?", "Green.")
+    history["messages"][1]["weight"] = 0
+    assert token_row(CHATML, history)[1].trained_tokens > 0
+
+
 def test_a_tool_that_is_not_text_is_named() -> None:
     template = CHATML.replace("{%- for m", "{{- tools | tojson }}{%- for m", 1)
     with pytest.raises(RunFailure) as refused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from tensorboardX.record_writer import masked_crc32c
 from trainer_support import adapter_bytes, run_file, train_here
 
 from halo_api.metrics_history import METRICS_NAME, StepMetrics
-from halo_api.report import ProgressReport
+from halo_api.report import ProgressReport, RolloutProgress
 from halo_trainer.flops import Shape, Work, rows_work, shape_of, step_flops
 from halo_trainer.gauges import Meter, peak_flops
 from halo_trainer.history import LINE_BYTES, TAGS, History, lines, written
@@ -191,6 +192,22 @@ def test_tensorboard_reads_the_same_steps(tmp_path: Path) -> None:
         assert scalars == pytest.approx(said)
 
 
+def test_what_a_steps_episodes_were_like_is_in_the_log_the_report_and_the_history(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = RolloutProgress(reward=0.25, pass_rate=0.125, scored=62, unscored=2, mismatch=3e-4, staleness=0)
+    progress = Progress(9, 0, True, Meter(torch.device("cpu"), None, None), History(tmp_path, 1))
+    report = progress.finished(1, 1.0, 1e-4, 0.1, Work(100, 5050, 40), rollouts=told)
+    (line,) = lines(tmp_path / METRICS_NAME)
+    assert (report.rollouts, line.rollouts) == (told, told)
+    assert " reward 0.250 pass 12.5% mismatch 3.0e-04 unscored 2 lr " in capsys.readouterr().out
+    (file,) = tmp_path.glob("*tfevents*")
+    shown = {value.tag: value.simple_value for value in records(file.read_bytes())[1].summary.value}
+    of_episodes = {tag: value for tag, value in shown.items() if tag.startswith("rollouts/")}
+    assert of_episodes.items() >= {"rollouts/reward": 0.25, "rollouts/pass_rate": 0.125, "rollouts/scored": 62}.items()
+    assert "rollouts/kl" not in of_episodes
+
+
 def test_a_history_that_can_not_be_written_fails_no_run(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     straight = train_here(run_file(output="straight"), root)
     (root / "artifacts" / "run" / METRICS_NAME).mkdir(parents=True)
@@ -234,7 +251,10 @@ def test_what_is_no_line_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "a1" / METRICS_NAME
     file.parent.mkdir()
     torn = whole[:40]
-    file.write_bytes(b"\n".join([whole, b"x" * (3 * LINE_BYTES), b"[]", b"", b"\xff\xfe", torn]))
+    # No chart has a place for these, and no step of a run comes to one.
+    field = re.compile(rb'"(loss|memoryBytes)":[^,]*')
+    odd = [field.sub(rb'"\1":' + value, whole) for value in (b"NaN", b"-Infinity", b"1e999", b"1" + b"0" * 400)]
+    file.write_bytes(b"\n".join([whole, b"x" * (3 * LINE_BYTES), b"[]", b"", b"\xff\xfe", *odd, torn]))
     assert [one.step for one in written(tmp_path, Path.is_file)] == [1]
 
 

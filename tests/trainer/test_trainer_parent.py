@@ -24,6 +24,7 @@ from halo_trainer.model import LINEAR_LAYERS
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.parallel.roll_call import RollCall
 from halo_trainer.reporting import Reporting
+from halo_trainer.run import Given
 from halo_trainer.train import load
 
 DROPOUT = {"dropout": 0.1}
@@ -61,7 +62,7 @@ def refusal(run: RunFile, root: Path) -> str:
 def test_before_its_first_step_a_child_computes_what_its_parent_does(root: Path, parent: dict[str, Any]) -> None:
     file, ranks = child(parent), Ranks()
     alone = RollCall(ranks, lambda failure: None)
-    run = load(file, str(root), Reporting(root / "report.json", file), ranks, Budget(), alone)
+    run = load(Given(file, str(root), Reporting(root / "report.json", file), ranks, Budget()), alone)
     run.model.eval()
     ids = torch.tensor([[5, 6, 7, 8, 9]])
     base = AutoModelForCausalLM.from_pretrained(root / "models" / "tiny")

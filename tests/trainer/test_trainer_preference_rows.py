@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainer_support import chat, run_file, train_here, write_rows
+from trainer_support import CHATML, chat, make_tokenizer, run_file, train_here, write_rows
 
 from halo_api.conditions import Reason
 from halo_api.report import InspectionReport
 from halo_trainer.data.load import fitting_rows, load_template, training_pairs
-from halo_trainer.data.preference import SHAPE, preference_row
+from halo_trainer.data.preference import SHAPE, preference_row, token_pair
+from halo_trainer.data.template import Template
 from halo_trainer.failures import RunFailure
 from halo_trainer.inspection import inspect
 from halo_trainer.reporting import Reporting
@@ -85,6 +86,17 @@ def test_a_bad_row_is_named(line: str, sentence: str, root: Path) -> None:
 )
 def test_a_row_may_be_written_in_several_ways(other: dict[str, Any]) -> None:
     assert preference_row(1, json.loads(row(**other))) == preference_row(1, GOOD)
+
+
+def test_answers_that_the_template_makes_the_same_are_no_pair() -> None:
+    """Else they would be left out of the run without a word."""
+    template = Template(make_tokenizer(CHATML.replace("m['content']", "(m['content'] | trim)")), "tiny")
+    with pytest.raises(RunFailure) as refused:
+        token_pair(template, preference_row(3, GOOD | {"chosen": "Blue.", "rejected": "Blue.\n"}))
+    assert str(refused.value) == (
+        "line 3 has two answers that are the same text as the base's chat template writes them, so nothing to prefer; "
+        "write two answers that differ, or remove the row"
+    )
 
 
 def test_a_pair_is_two_chat_rows_of_which_the_last_answer_trains(root: Path) -> None:

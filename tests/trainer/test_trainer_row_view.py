@@ -118,6 +118,9 @@ def test_what_can_not_be_shown_is_said(thinker: Path, tmp_path: Path, capsys: py
     for arguments, sentence in (
         (["--rows", "2", "--base", thinker, path], f"--rows: {path} has no row 2; name a lower one"),
         (["--rows", "0", path], "--rows: found '0'; write row numbers from 1 on, as 3, as 3,7 or as 3-7"),
+        (["--rows", "1,7-99999999999999", "--base", thinker, path], f"--rows: {path} has no row 7; name a lower one"),
+        (["--rows", "3-1", path], "--rows: found '3-1'; write row numbers from 1 on, as 3, as 3,7 or as 3-7"),
+        (["--rows", "9" * 5000, path], f"--rows: found '{'9' * 5000}"[:2000]),
         (["--rows", "5-", path], "--rows: found '5-'; write row numbers from 1 on, as 3, as 3,7 or as 3-7"),
         (["--bundle", "0", path], "--bundle: found 0; use 1 or more"),
         (["--bundle", "2", "--base", thinker, pairs], f"--bundle: {pairs} has rows of kind preference, which are no steps"),

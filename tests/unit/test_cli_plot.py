@@ -118,6 +118,21 @@ def test_several_runs_are_drawn_over_each_other(played: Played, capsys: pytest.C
     assert [v["persistentVolumeClaim"]["claimName"] for v in pod["spec"]["volumes"][1:]] == [CLAIM, "elsewhere"]
 
 
+def test_of_a_run_that_samples_episodes_the_reward_comes_first(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played.put("trainingjob", "online", run("online", at=9))
+    told = {"reward": 0.5, "pass_rate": 0.25, "mismatch": 2e-4, "kl": 0.01, "tokens_per_second": 900.0}
+    write(played, "online", [step(n, rollouts=told | {"staleness": n % 2}) for n in range(1, 10)])
+    assert main(["plot", "online"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    titles = [line for line in out if line in {metric.title for metric in METRICS.values()}]
+    assert titles[:6] == ["reward", "pass rate", "KL a token", "mismatch", "loss", "tokens/s"]
+    assert "online  step 9  reward 0.5  pass rate 25.0%  KL a token 0.01  mismatch 2.00e-04  " in out[-1]
+    assert main(["plot", "online", "--metric", "staleness"]) == 0
+    assert capsys.readouterr().out.startswith("staleness\n")
+
+
 def test_other_metrics_are_drawn_where_there_are_any(played: Played, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plot", "first", "--metric", "mfu"]) == 0
     out = capsys.readouterr().out

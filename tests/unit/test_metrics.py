@@ -1,19 +1,21 @@
-"""What Prometheus sees of a Workspace's money, and that every metric is in the documentation."""
+"""What Prometheus sees of a Workspace's money and of steps, and that every metric is in the documentation and the dashboard knows no other."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 from prometheus_client import REGISTRY
 
-from halo_operator import metrics
+from halo_operator import metrics, step_metrics
 from halo_operator.plan.book.plan import plan_book
 from tests.unit.builders import NOW
 from tests.unit.builders_book import book_world, end, wish
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs" / "metrics.md"
 
 
 def value(name: str, **labels: str) -> float | None:
@@ -55,14 +57,37 @@ def test_what_a_plan_decided_is_counted_and_an_overrun_is_not_charged() -> None:
     assert [now - then for now, then in zip(counted(), before, strict=True)] == [2, 1, 52.5]
 
 
-def test_every_metric_is_documented_with_its_labels() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| \w+ \|([^|]*)\|", DOCS.read_text(), re.M)
-    said = {name: labels.strip() for name, labels in rows}
+def families() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Every metric of ours: its type and its labels."""
     found = {}
-    for metric in vars(metrics).values():
+    for metric in (*vars(metrics).values(), *vars(step_metrics).values()):
         for one in metric.values() if isinstance(metric, dict) else (metric,):
             if hasattr(one, "_labelnames") and hasattr(one, "describe"):
                 (family,) = one.describe()
                 name = family.name + ("_total" if family.type == "counter" else "")
-                found[name] = ", ".join(f"`{label}`" for label in one._labelnames)
+                found[name] = (family.type, one._labelnames)
+    return found
+
+
+def test_every_metric_is_documented_with_its_labels() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \|([^|]*)\|", DOCS.read_text(), re.M)
+    said = {name: (type_, labels.strip()) for name, type_, labels in rows}
+    found = {name: (type_, ", ".join(f"`{label}`" for label in labels)) for name, (type_, labels) in families().items()}
     assert said == found
+
+
+def test_the_dashboard_asks_for_series_and_labels_that_there_are() -> None:
+    board = json.loads((ROOT / "charts" / "halo" / "dashboards" / "halo.json").read_text())
+    known: dict[str, set[str]] = {}
+    for name, (type_, labels) in families().items():
+        for suffix in ("_bucket", "_sum", "_count") if type_ == "histogram" else ("",):
+            known[name + suffix] = {*labels, *(("le",) if suffix == "_bucket" else ())}
+    asked = [(panel["title"], target["expr"]) for panel in board["panels"] for target in panel.get("targets", ())]
+    asked += [("variable", one["query"]["query"]) for one in board["templating"]["list"] if one["type"] == "query"]
+    for title, expression in asked:
+        series = set(re.findall(r"\b(?:halo|controller|workqueue|leader)_\w+", expression))
+        assert series, title
+        assert series <= known.keys(), title
+        labels = re.findall(r"(\w+)=~?\"", expression)
+        labels += [each for by in re.findall(r"by \(([^)]*)\)", expression) for each in by.split(", ")]
+        assert set(labels) <= set.union(*(known[one] for one in series)), title

@@ -1,4 +1,4 @@
-"""From the tokens of a forward pass to the loss of its targets, by the shortest way that the architecture allows."""
+"""From the tokens of a forward pass to the log-likelihood of its targets, by the shortest way that the architecture allows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from halo_trainer.data.collate import FlatBatch, MicroBatch
 from halo_trainer.fast_lora import install_fast_lora
 from halo_trainer.model import answer_logits, flat_logits
 from halo_trainer.objectives.frozen_head import frozen_head_nll
-from halo_trainer.objectives.sft import sft_loss, trained_share
+from halo_trainer.objectives.sft import target_nll, trained_share
 
 
 class Answers:
@@ -25,26 +25,35 @@ class Answers:
 
     def padded(self, batch: MicroBatch, denominator: float) -> Tensor:
         """Return the share of padded rows in the loss of a step."""
-        if self.head is None:
-            return sft_loss(answer_logits(self._model, batch), batch.targets_BK, batch.trained_BK, denominator)
-        inputs = {"input_ids": batch.ids_BT, "attention_mask": batch.attention_BT, "use_cache": False}
-        features_BKH = self._layers(**inputs).last_hidden_state[:, batch.positions_K]
-        return trained_share(self._nll(features_BKH, batch.targets_BK), batch.trained_BK, denominator)
+        return trained_share(self.padded_nll(batch), batch.trained_BK, denominator)
 
     def flat(self, batch: FlatBatch, varlen: Varlen, denominator: float) -> Tensor:
         """Return the share of a layout, all of whose targets train; the model must attend by layouts."""
         every_BK = torch.ones_like(batch.targets_BK, dtype=torch.bool)
+        return trained_share(self.flat_nll(batch, varlen), every_BK, denominator)
+
+    def padded_nll(self, batch: MicroBatch, temperature: float = 1.0) -> Tensor:
+        """Return -log p (B, K) of padded rows' targets, whether they train or not."""
         if self.head is None:
-            return sft_loss(flat_logits(self._model, batch, varlen), batch.targets_BK, every_BK, denominator)
+            return target_nll(answer_logits(self._model, batch), batch.targets_BK, temperature)
+        inputs = {"input_ids": batch.ids_BT, "attention_mask": batch.attention_BT, "use_cache": False}
+        features_BKH = self._layers(**inputs).last_hidden_state[:, batch.positions_K]
+        return self._nll(features_BKH, batch.targets_BK, temperature)
+
+    def flat_nll(self, batch: FlatBatch, varlen: Varlen, temperature: float = 1.0) -> Tensor:
+        """Return -log p (1, K) of a layout's targets."""
+        if self.head is None:
+            return target_nll(flat_logits(self._model, batch, varlen), batch.targets_BK, temperature)
         inputs = {"input_ids": batch.ids_BT, "position_ids": batch.depths_BT, "use_cache": False, "varlen": varlen}
         features_BUH = self._layers(**inputs).last_hidden_state[:, batch.positions_U]
         features_BKH = features_BUH if batch.place_K is None else features_BUH[:, batch.place_K]
-        return trained_share(self._nll(features_BKH, batch.targets_BK), every_BK, denominator)
+        return self._nll(features_BKH, batch.targets_BK, temperature)
 
-    def _nll(self, features_BKH: Tensor, targets_BK: Tensor) -> Tensor:
+    def _nll(self, features_BKH: Tensor, targets_BK: Tensor, temperature: float) -> Tensor:
         assert self.head is not None
         head = self.head
-        nll_N = frozen_head_nll(features_BKH.flatten(0, 1), head.weight, head.bias, targets_BK.flatten())
+        features_NH = features_BKH.flatten(0, 1)
+        nll_N = frozen_head_nll(features_NH, head.weight, head.bias, targets_BK.flatten(), temperature)
         return nll_N.view_as(targets_BK)
 
 

@@ -1,4 +1,4 @@
-"""The command line: `halo-trainer train | inspect | publish | verify | sample | tasks | transfer`. torch is imported only by the verb that needs it."""
+"""The command line: `halo-trainer train | inspect | publish | verify | sample | evaluate | tasks | transfer`. torch is imported only by the verb that needs it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from halo_api.run_file import REPORT_PATH, RUN_FILE_PATH, VOLUMES_FOLDER, RunFil
 from halo_trainer import transfer
 from halo_trainer.budget import Budget
 from halo_trainer.environments import tasks_command
+from halo_trainer.evaluation import evaluate_command
 from halo_trainer.failures import RunFailure, failure_of
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.publish import publish, publish_at_budget
 from halo_trainer.reporting import Reporting
+from halo_trainer.run_file import read_run_file
 from halo_trainer.verify import verify
 
 
@@ -70,6 +72,10 @@ def _parser() -> argparse.ArgumentParser:
     sample.add_argument("--volumes", default=VOLUMES_FOLDER, metavar="FOLDER")
     sample.add_argument("--json", action="store_true", help="write one JSON object a line")
     sample.set_defaults(verb=_sample)
+    text = "play held-out tasks with a base, or with a base and an adapter, score them, and compare two such results"
+    evaluation = verbs.add_parser("evaluate", help=text, description=text)
+    evaluation.set_defaults(verb=_evaluate)
+    evaluate_command.add_to(evaluation)
     text = "give files of a claim to kubectl halo, and take them from it"
     transfer.add_to(verbs.add_parser("transfer", help=text, description=text))
     text = "write a data set of generated tasks, for online RL"
@@ -108,6 +114,10 @@ def _train(options: argparse.Namespace) -> int:
             lambda: _outcome(lambda: publish_at_budget(run, options.volumes, report, ranks), report),
             lambda outcome: _finish(outcome, report),
         )
+        if run.rlvr:
+            from halo_trainer.rl.loop import train_online
+
+            return train_online(run, options.volumes, report, ranks, budget)
         from halo_trainer.train import train
 
         return train(run, options.volumes, report, ranks, budget)
@@ -147,6 +157,12 @@ def _sample(options: argparse.Namespace) -> int:
     return _told(sample, options)
 
 
+def _evaluate(options: argparse.Namespace) -> int:
+    from halo_trainer.evaluation.evaluate import evaluate
+
+    return _told(evaluate, options)
+
+
 def _told(verb: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
     """Do what leaves no report; a failure is a sentence on standard error."""
     try:
@@ -163,7 +179,12 @@ def _play(
     budget: Budget | None = None,
 ) -> int:
     """Do a role's work and leave its outcome in the report, however it ends."""
-    run = RunFile.model_validate_json(options.run_file.read_bytes())
+    try:
+        run = read_run_file(options.run_file)
+    except RunFailure as failure:
+        # Without it there is nothing to report about.
+        print(f"halo-trainer: {failure}", file=sys.stderr)
+        return 1
     if run.role != role:
         print(f"halo-trainer: {options.run_file} is for the role {run.role}, not {role}", file=sys.stderr)
         return 1

@@ -63,9 +63,9 @@ def failure_of(error: Exception) -> RunFailure:
     if _is_out_of_memory(error):
         return RunFailure(
             Reason.OUT_OF_MEMORY,
-            f"no memory left ({_first_line(error)}); lower spec.lora.microBatch or spec.lora.maxLength",
+            f"no memory left ({first_line(error)}); lower spec.lora.microBatch or spec.lora.maxLength",
         )
-    return RunFailure(Reason.CRASHED, f"{type(error).__name__}: {_first_line(error)}")
+    return RunFailure(Reason.CRASHED, f"{type(error).__name__}: {first_line(error)}")
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -74,5 +74,5 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or named or "can't allocate memory" in str(error)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:500]

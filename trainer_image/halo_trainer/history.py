@@ -22,7 +22,7 @@ from halo_trainer.files import FILE_MODE
 if TYPE_CHECKING:
     from halo_trainer.tracking import Tracker
 
-# A line is some 300 bytes; what is longer is none.
+# A line is some 300 bytes, of online RL 900; what is longer is none.
 LINE_BYTES = 4096
 # Whoever else mounts the claim may put links on it; none is followed.
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
@@ -37,6 +37,11 @@ TAGS = {
     "reward_margin": "train/reward_margin",
     "reward_accuracy": "train/reward_accuracy",
 }
+# Of the step's episodes; shown below rollouts/.
+OF_ROLLOUTS = (
+    "reward", "pass_rate", "kl", "mismatch", "mismatch_max", "clipped", "staleness", "scored", "unscored", "truncated",
+    "dropped_groups", "sampled_tokens", "tokens_per_second", "rollout_seconds", "train_seconds", "sync_seconds", "servers",
+)  # fmt: skip
 
 
 class History:
@@ -99,9 +104,16 @@ def events(step: StepMetrics) -> bytes:
     """Return the step as a record of a TensorBoard event file, with a scalar of each metric that there is."""
     from tensorboardX.proto.summary_pb2 import Summary
 
-    found = {tag: getattr(step, name) for name, tag in TAGS.items()}
-    values = [Summary.Value(tag=tag, simple_value=value) for tag, value in found.items() if value is not None]
+    values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(step).items()]
     return event(wall_time=step.at, step=step.step, summary=Summary(value=values))
+
+
+def scalars(step: StepMetrics) -> dict[str, float]:
+    """Return each metric that there is of a step, under the name that TensorBoard and W&B show it by."""
+    found = {tag: getattr(step, name) for name, tag in TAGS.items()}
+    if step.rollouts:
+        found |= {f"rollouts/{name}": getattr(step.rollouts, name) for name in OF_ROLLOUTS}
+    return {tag: value for tag, value in found.items() if value is not None}
 
 
 def event(**fields: Any) -> bytes:

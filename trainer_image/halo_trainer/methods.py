@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -83,7 +84,7 @@ class ChatRows(Supervised):
     """Rows that are padded to the longest of a pass, whoever computes their loss."""
 
     def __init__(self, rows: Sequence[TokenRow], device: torch.device, bundles: Tally | None = None) -> None:
-        super().__init__(map(_work, rows), bundles)
+        super().__init__(map(row_work, rows), bundles)
         self._rows, self._device = rows, device
 
     def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
@@ -109,7 +110,7 @@ class Sft(ChatRows):
 
     def trial(self, length: int) -> Tensor:
         """Return the loss of a row of a length, all of whose tokens train."""
-        return self._loss([_trial_row(length)], length)
+        return self._loss([trial_row(length)], length)
 
     def _loss(self, rows: list[TokenRow], denominator: int) -> Tensor:
         return self._answers.padded(collate(rows, 0, self._device), denominator)
@@ -145,7 +146,8 @@ class PackedSft(Supervised):
         bundles: Tally | None = None,
         context: Context | None = None,
     ) -> None:
-        super().__init__(map(_work, rows), bundles)
+        self._copies = 1.0
+        super().__init__(map(self._counted, rows), bundles)
         self._rows, self._device, self._context = rows, device, context
         self._answers = Answers(model)
         install(model.get_base_model())
@@ -165,31 +167,53 @@ class PackedSft(Supervised):
 
     def laid_out(self, part: Sequence[int]) -> tuple[Layout | Shard, Varlen]:
         """Return what this process has of a pass, and what it attends to."""
-        rows = [self._rows[index] for index in part]
-        layouts = [tree_layout(row.segments) if isinstance(row, Tree) else row_layout(row) for row in rows]
-        if self._context:
-            return self._context.laid_out(layouts, self._device)
-        layout = joined(layouts)
-        return layout, Varlen.of(layout, self._device)
+        return side_by_side([own_layout(self._rows[index]) for index in part], self._context, self._device)
 
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
         return Share(self._loss(*self.laid_out(part), self.denominator(step)))
 
     def trial(self, length: int) -> Tensor:
-        """Return the loss of a row of a length, all of whose tokens train; of a rank's part of a longer one, without its group."""
-        layout = row_layout(_trial_row(length))
-        attends = self._context.trial if self._context else Varlen.of
-        return self._loss(layout, attends(layout, self._device), length)
+        """Return the loss of a row of a length, all of whose tokens train; of a rank's part of a longer one, without its group.
+
+        It has as many keys for each token as the tree that has most: they are kept for the backward pass.
+        """
+        layout = row_layout(trial_row(length))
+        copies = math.ceil(self._copies)
+        if self._context:
+            return self._loss(layout, self._context.trial(layout, copies, self._device), length)
+        return self._loss(layout, Varlen.trial(layout, copies, self._device), length)
+
+    def _counted(self, row: TokenRow | Tree) -> Work:
+        if isinstance(row, Tree):
+            self._copies = max(self._copies, row.copies)
+        return row_work(row)
 
     def _loss(self, layout: Layout | Shard, varlen: Varlen, denominator: int) -> Tensor:
         return self._answers.flat(collate_flat(layout, self._device), varlen, denominator)
 
 
-def _trial_row(length: int) -> TokenRow:
+def own_layout(row: TokenRow | Tree) -> Layout:
+    """Return the layout of a row, or of a tree of steps."""
+    return tree_layout(row.segments) if isinstance(row, Tree) else row_layout(row)
+
+
+def side_by_side(
+    layouts: Sequence[Layout], context: Context | None, device: torch.device
+) -> tuple[Layout | Shard, Varlen]:
+    """Return what this process has of a pass of these layouts, and what it attends to."""
+    if context:
+        return context.laid_out(layouts, device)
+    layout = joined(layouts)
+    return layout, Varlen.of(layout, device)
+
+
+def trial_row(length: int) -> TokenRow:
+    """Return a row of a length, all of whose tokens train."""
     return TokenRow(array("i", [0]) * length, bytearray([1]) * length)
 
 
-def _work(row: TokenRow | Tree) -> Work:
+def row_work(row: TokenRow | Tree) -> Work:
+    """Return what goes through the model with a row, or a tree of steps."""
     if isinstance(row, Tree):
         return Work(len(row), row.pairs, row.predicted)
     return rows_work([len(row)], trained_tokens([row]))

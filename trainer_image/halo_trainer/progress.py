@@ -8,7 +8,7 @@ import time
 from typing import Any, NamedTuple
 
 from halo_api.metrics_history import StepMetrics
-from halo_api.report import ProgressReport
+from halo_api.report import ProgressReport, RolloutProgress
 from halo_trainer.flops import Work
 from halo_trainer.gauges import Meter
 from halo_trainer.history import History
@@ -49,8 +49,9 @@ class Progress:
         norm: float,
         work: Work,
         rewards: tuple[float, float] | None = None,
+        rollouts: RolloutProgress | None = None,
     ) -> ProgressReport:
-        """Take one finished step; `step` counts from 1. `rewards`: margin and accuracy of a preference step."""
+        """Take one finished step; `step` counts from 1. `rewards`: margin and accuracy of a preference step; `rollouts`: its episodes."""
         before = self._ended[-1]
         before = before._replace(seconds=max(before.seconds, self._begun))
         ended = Moment(time.monotonic(), before.tokens + work.tokens, before.flops + self._meter.flops(work))
@@ -67,6 +68,7 @@ class Progress:
             grad_norm=norm,
             reward_margin=margin,
             reward_accuracy=accuracy,
+            rollouts=rollouts,
             tokens=ended.tokens,
             tokens_per_second=round(speed, 1),
             mfu=mfu,
@@ -87,6 +89,7 @@ class Progress:
                     grad_norm=norm,
                     reward_margin=margin,
                     reward_accuracy=accuracy,
+                    rollouts=rollouts,
                     tokens=work.tokens,
                     tokens_per_second=round(speed, 1),
                     mfu=mfu,
@@ -118,11 +121,24 @@ class Progress:
                 f"step {told.step}/{told.steps} loss {told.loss:.4f}",
                 *([f"margin {told.reward_margin:.3f}"] if told.reward_margin is not None else []),
                 *([f"accuracy {told.reward_accuracy:.2f}"] if told.reward_accuracy is not None else []),
+                *(episode_words(told.rollouts) if told.rollouts else []),
                 f"lr {told.learning_rate:.1e} grad {told.grad_norm:.2f} tok/s {speed}",
                 *([f"mfu {told.mfu:.1%}"] if told.mfu is not None else []),
                 *([f"mem {told.memory_bytes / 2**30:.1f} GiB"] if told.memory_bytes is not None else []),
             ]
             print(" ".join(parts), flush=True)
+
+
+def episode_words(told: RolloutProgress) -> list[str]:
+    """Return what a step's episodes came to, a part a fact."""
+    return [
+        *([f"reward {told.reward:.3f}"] if told.reward is not None else []),
+        *([f"pass {told.pass_rate:.1%}"] if told.pass_rate is not None else []),
+        *([f"kl {told.kl:.1e}"] if told.kl is not None else []),
+        *([f"mismatch {told.mismatch:.1e}"] if told.mismatch is not None else []),
+        *([f"unscored {told.unscored}"] if told.unscored else []),
+        *([f"sampled tok/s {told.tokens_per_second:.0f}"] if told.tokens_per_second is not None else []),
+    ]
 
 
 def _bar(steps: int) -> Any:

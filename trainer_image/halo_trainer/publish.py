@@ -12,7 +12,7 @@ from halo_api.adapter import AdapterFile
 from halo_api.conditions import Reason
 from halo_api.digests import files_digest
 from halo_api.report import AdapterReport, CheckpointReport, Outcome
-from halo_api.run_file import PublishPlan, ResumeFrom, RunFile, TrainPlan, volume_path
+from halo_api.run_file import PublishPlan, ResumeFrom, RlvrPlan, RunFile, TrainPlan, volume_path
 from halo_trainer.checkpoints.digest import check_checkpoint, corrupt, folder_files
 from halo_trainer.failures import RunFailure
 from halo_trainer.parallel.ranks import Ranks
@@ -48,7 +48,7 @@ def stored(plan: PublishPlan, store: Store, volumes: str) -> AdapterReport:
 
 def publish_at_budget(run: RunFile, volumes: str, report: Reporting, ranks: Ranks) -> Outcome:
     """Publish the last checkpoint of this attempt, else the one that it went on from."""
-    plan = run.train
+    plan = run.train or run.rlvr
     if plan is None or not ranks.writes:
         message = "the budget was reached; the run's first process publishes"
         return Outcome(result="Succeeded", reason=Reason.BUDGET_REACHED, message=message)
@@ -67,7 +67,7 @@ def publish_at_budget(run: RunFile, volumes: str, report: Reporting, ranks: Rank
     return Outcome(result="Succeeded", reason=reason, message=message, checkpoint=kept, adapter=adapter)
 
 
-def _ended(step: int, plan: TrainPlan) -> tuple[Reason, str]:
+def _ended(step: int, plan: TrainPlan | RlvrPlan) -> tuple[Reason, str]:
     """Return how a run ends whose published adapter is of that step: all its steps are all that was asked for."""
     if step == plan.steps:
         return Reason.SUCCEEDED, f"{step} steps"

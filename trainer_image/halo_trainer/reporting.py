@@ -37,6 +37,11 @@ class Reporting:
         self._change()
 
     @property
+    def folder(self) -> Path:
+        """Where the report is, and what the supervisor leaves beside it."""
+        return self._path.parent
+
+    @property
     def last_checkpoint(self) -> CheckpointReport | None:
         """The newest finished checkpoint of this attempt."""
         return self._report.last_checkpoint

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from halo_api.conditions import Reason
-from halo_api.run_file import BaseRef, RunFile, volume_path
+from halo_api.run_file import BaseRef, volume_path
 from halo_trainer.data.bundle import Tally, Tree, linear_bundles, tree_bundles
 from halo_trainer.data.jsonl import JsonLines
 from halo_trainer.data.load import load_config, load_template, local_base, local_path
@@ -24,6 +24,7 @@ from halo_trainer.data.tasks import TaskLines
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
 from halo_trainer.inspection import counted, counted_words
+from halo_trainer.run_file import read_run_file
 
 TRAINED, CONTEXT, EDGE = "bold green", "dim", "magenta"
 # What a terminal would obey: shown as the pictures that Unicode has for it.
@@ -57,13 +58,13 @@ def view(options: argparse.Namespace) -> int:
         tally = Tally()
         bundles = _bundles(_steps(path, template), options.bundle, base, folder, tally) if options.bundle else None
         if wanted:
-            missing = set(wanted)
+            shown = 0
             for number, title, row in _rows(path, kind, template, wanted, bundles):
-                missing.discard(number)
+                shown = number
                 console.print(Text(f"{path.name}, {title}", style="bold"))
                 console.print(shown_row(template, row, colour, options.tokens))
-            if missing:
-                raise RunFailure(Reason.INVALID_SPEC, f"--rows: {path} has no row {min(missing)}; name a lower one")
+            if (first := missing(wanted, shown)) is not None:
+                raise RunFailure(Reason.INVALID_SPEC, f"--rows: {path} has no row {first}; name a lower one")
         elif bundles:
             for _ in bundles:
                 pass
@@ -73,17 +74,24 @@ def view(options: argparse.Namespace) -> int:
     return 0
 
 
-def selected(text: str) -> list[int]:
-    """Return the numbers that `N`, `N,M` and `N-M` name, in order; rows count from 1, as lines do."""
-    found: set[int] = set()
+def selected(text: str) -> list[range]:
+    """Return the numbers that `N`, `N,M` and `N-M` name; rows count from 1, as lines do."""
+    found = []
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not (first.isdecimal() and int(first) and (not last or last.isdecimal())) or part.endswith("-"):
+        first, to, last = part.partition("-")
+        last = last if to else first
+        # As a whole number of thousands of digits can't be read.
+        if not (first.isdecimal() and last.isdecimal() and len(part) < 40 and 0 < int(first) <= int(last)):
             raise RunFailure(
                 Reason.INVALID_SPEC, f"--rows: found {text!r}; write row numbers from 1 on, as 3, as 3,7 or as 3-7"
             )
-        found.update(range(int(first), int(last or first) + 1))
-    return sorted(found)
+        found.append(range(int(first), int(last) + 1))
+    return found
+
+
+def missing(wanted: list[range], shown: int) -> int | None:
+    """Return the first number behind the last row that was shown; None where all were."""
+    return min((max(part[0], shown + 1) for part in wanted if part[-1] > shown), default=None)
 
 
 def pieces(decode: Any, row: TokenRow) -> Iterator[Piece]:
@@ -122,13 +130,17 @@ def shown_row(template: Template, row: TokenRow, colour: bool, tokens: bool) -> 
 
 
 def _rows(
-    path: Path, kind: str, template: Template, wanted: list[int], bundles: Iterable[TokenRow | Tree] | None
+    path: Path, kind: str, template: Template, wanted: list[range], bundles: Iterable[TokenRow | Tree] | None
 ) -> Iterator[tuple[int, str, TokenRow]]:
     """Yield number, title and tokens of each row that is wanted; nothing behind the last is read."""
-    last = max(wanted)
+    last = max(part[-1] for part in wanted)
+
+    def is_wanted(number: int) -> bool:
+        return any(number in part for part in wanted)
+
     if bundles:
         for number, bundle in enumerate(bundles, 1):
-            for name, row in _parts(bundle) if number in wanted else ():
+            for name, row in _parts(bundle) if is_wanted(number) else ():
                 answers = sum(1 for at in range(len(row)) if row.trained[at] and not (at and row.trained[at - 1]))
                 yield number, _title(f"bundle {number}{name}", row, f"{answers} answers, "), row
             if number == last:
@@ -139,7 +151,7 @@ def _rows(
     pair, check = kind == "preference", ChatLines()
     for number, value in JsonLines(path):
         rows: Iterable[Any] = _pair(number, value) if pair else [("", check.row(number, value))]
-        for name, one in rows if number in wanted else ():
+        for name, one in rows if is_wanted(number) else ():
             row = template.token_row(one)
             yield number, _title(f"row {number}{name}", row), row
         if number == last:
@@ -219,7 +231,7 @@ def _sources(options: argparse.Namespace) -> tuple[BaseRef, Path, list[tuple[Pat
             Reason.INVALID_SPEC,
             f"no {what} is named and there is no run file {options.run_file}; name a base and files",
         )
-    run = RunFile.model_validate_json(options.run_file.read_bytes())
+    run = read_run_file(options.run_file)
     if not files and run.data:
         files = [(Path(volume_path(run.data.source, options.volumes)), run.data.kind)]
     if options.base:

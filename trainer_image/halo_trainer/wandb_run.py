@@ -20,7 +20,7 @@ from halo_api.metrics_history import StepMetrics, parsed
 from halo_api.run_file import WandbPlan
 from halo_api.tracking import API_KEY_VARIABLE
 from halo_trainer import budget
-from halo_trainer.history import TAGS
+from halo_trainer.history import scalars
 
 # From the end of the metrics to the end of the process, whatever the server does.
 LAST_SECONDS = 8.0
@@ -82,8 +82,7 @@ def main(lines: BinaryIO) -> int:
 
 def values(step: StepMetrics) -> dict[str, float]:
     """Return what W&B gets of a step."""
-    found = {tag: getattr(step, name) for name, tag in TAGS.items()}
-    return {tag: value for tag, value in found.items() if value is not None} | {"attempt": step.attempt}
+    return scalars(step) | {"attempt": step.attempt}
 
 
 def begun(incoming: Incoming) -> Any:

@@ -7,6 +7,7 @@ learning rate is one of the step. No pickle is in them either: loading one runs 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,14 +45,15 @@ def save_checkpoint(
     parameters: dict[str, nn.Parameter],
     optimizer: torch.optim.Optimizer,
     state: TrainedState,
+    more: Mapping[str, bytes] | None = None,
 ) -> str:
-    """Write one checkpoint, whole or not at all; return its digest."""
+    """Write one checkpoint, whole or not at all; return its digest. `more`: other files of `trainer`, by name."""
     with whole_folder(folder) as partial:
         (partial / "adapter").mkdir()
         (partial / "trainer").mkdir()
         adapter = write_adapter(model, base, partial / "adapter")
         moments = safetensors.torch.save(_optimizer_tensors(parameters, optimizer))
-        own = {OPTIMIZER: moments, STATE: json.dumps(asdict(state), sort_keys=True).encode()}
+        own = {OPTIMIZER: moments, STATE: json.dumps(asdict(state), sort_keys=True).encode(), **(more or {})}
         for name, data in own.items():
             write_durably(partial / "trainer" / name, data)
         written = {f"adapter/{name}": digest for name, digest in adapter.items()}

@@ -16,8 +16,12 @@ from halo_trainer.seeds import derived_seed
 
 def step_rows(rows: int, batch: int, seed: int, step: int) -> list[int]:
     """Return the indices of the `batch` rows of step `step` (from 0)."""
-    first = step * batch
-    return [_epoch(rows, seed, place // rows)[place % rows] for place in range(first, first + batch)]
+    return stream_rows(rows, seed, step * batch, batch)
+
+
+def stream_rows(rows: int, seed: int, first: int, count: int) -> list[int]:
+    """Return the indices at `count` places of the stream, from place `first` on."""
+    return [_epoch(rows, seed, place // rows)[place % rows] for place in range(first, first + count)]
 
 
 def rank_share(indices: Sequence[int], lengths: Sequence[int], rank: int, world: int) -> list[int]:

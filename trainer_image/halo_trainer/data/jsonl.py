@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,7 +67,7 @@ def _value(number: int, line: bytes) -> Any:
     if not text.strip():
         raise bad_row(number, "is blank", "remove the line")
     try:
-        return json.loads(text.rstrip("\r\n"))
+        return json.loads(text.rstrip("\r\n"), object_pairs_hook=functools.partial(_object, number))
     except json.JSONDecodeError as error:
         found = f"is not JSON ({error.msg}, column {error.colno})"
         raise bad_row(number, found, "write one JSON object a line") from error
@@ -74,3 +76,12 @@ def _value(number: int, line: bytes) -> Any:
     except ValueError as error:
         # Python's own limit on the digits of a whole number.
         raise bad_row(number, "has a number of too many digits", "write it as a string") from error
+
+
+def _object(number: int, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object's pairs; of two with one key the first would be lost without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise bad_row(number, f"has the key {json.dumps(twice)[:40]} twice in one object", "keep one of the two")
+    return found

@@ -15,7 +15,7 @@ from halo_trainer.data.preference import PreferenceRow, TokenPair, preference_ro
 from halo_trainer.data.rows import ChatRow
 from halo_trainer.data.steps import ChatLines
 from halo_trainer.data.template import Template, TokenRow
-from halo_trainer.failures import RunFailure
+from halo_trainer.failures import RunFailure, first_line
 
 Row = TypeVar("Row", TokenRow, TokenPair)
 LONGEST_CONTEXT = 1 << 24
@@ -54,7 +54,7 @@ def load_template(base: BaseRef, path: Path) -> Template:
             Reason.TEMPLATE_MISMATCH,
             f"the tokenizer of base {base.name} has no chat template; put a chat_template.jinja into {path}",
         )
-    return Template(tokenizer, base.name)
+    return Template(tokenizer, base.name, _vocabulary(path))
 
 
 def load_tokenizer(base: BaseRef, path: Path) -> Any:
@@ -79,9 +79,19 @@ def load_config(base: BaseRef, path: Path) -> Any:
         raise _unusable(base, path, "config.json", "config.json", error) from error
 
 
+def _vocabulary(folder: Path) -> int | None:
+    """Return how many tokens the base has embeddings of, without importing what loads its configuration."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        size = config.get("vocab_size") or config["text_config"]["vocab_size"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return size if isinstance(size, int) else None
+
+
 def _unusable(base: BaseRef, path: Path, part: str, files: str, error: Exception) -> RunFailure:
     """Say what can't be loaded: whatever is wrong in the folder, the cure is the same."""
-    found = f"its {part} can't be loaded ({str(error).splitlines()[0][:300]})"
+    found = f"its {part} can't be loaded ({first_line(error)[:300]})"
     return RunFailure(Reason.BASE_MISSING, f"base {base.name}: {found}; put the model's own {files} into {path}")
 
 

@@ -84,8 +84,12 @@ def preference_row(line: int, value: Any) -> PreferenceRow:
 
 
 def token_pair(template: Template, row: PreferenceRow) -> TokenPair:
-    """Render and tokenise both answers behind their prompt."""
-    return TokenPair(template.token_row(row.chosen), template.token_row(row.rejected))
+    """Render and tokenise both answers behind their prompt; a template may strip what they differ by."""
+    pair = TokenPair(template.token_row(row.chosen), template.token_row(row.rejected))
+    if not pair.teaches:
+        found = "has two answers that are the same text as the base's chat template writes them, so nothing to prefer"
+        raise bad_row(row.chosen.line, found, "write two answers that differ, or remove the row")
+    return pair
 
 
 def _prompt(line: int, value: dict[str, Any]) -> list[dict[str, Any]]:

@@ -174,14 +174,14 @@ def checked_message(line: int, where: str, message: Any, shape: str = SHAPE) -> 
             raise bad_row(
                 line, f"has in {where} {name} that is {json_kind(message[name])}", f"write {name} as a string"
             )
+    if message.get("weight", 1) not in (0, 1):
+        raise bad_row(line, f"has in {where} weight {shown(message['weight'])}", "use 1 to train the turn or 0 not to")
     if content is None and role == "assistant" and isinstance(calls, list) and calls:
         return {**message, "content": ""}
     if not isinstance(content, str):
         raise bad_row(line, f"has in {where} content that is {json_kind(content)}", "write content as a string")
     if role == "assistant" and not content.strip() and not calls:
         raise bad_row(line, f"has in {where} an empty answer", "write the answer to learn, or remove the row")
-    if message.get("weight", 1) not in (0, 1):
-        raise bad_row(line, f"has in {where} weight {shown(message['weight'])}", "use 1 to train the turn or 0 not to")
     try:
         content.encode()
     except UnicodeEncodeError as error:
@@ -201,8 +201,11 @@ def json_kind(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return the value as its row wrote it, cut."""
-    return _cut(json.dumps(value))
+    """Return the value as its row wrote it, cut; of one that is nested too deeply to be written, what it is."""
+    try:
+        return _cut(json.dumps(value))
+    except RecursionError:
+        return json_kind(value)
 
 
 def _cut(text: str) -> str:

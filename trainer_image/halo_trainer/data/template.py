@@ -12,13 +12,15 @@ after that token is never sampled, and so not trained.
 from __future__ import annotations
 
 import itertools
+import re
 from array import array
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 from halo_api.conditions import Reason
 from halo_trainer.data.jsonl import bad_row
-from halo_trainer.data.rows import ChatRow, calls_of, function_of
+from halo_trainer.data.rows import ChatRow, arguments_of, calls_of, function_of
 from halo_trainer.data.served import served
 from halo_trainer.failures import RunFailure
 
@@ -57,9 +59,11 @@ class TokenRow:
 class Template:
     """The tokenizer and chat template of one base."""
 
-    def __init__(self, tokenizer: Any, base: str) -> None:
+    def __init__(self, tokenizer: Any, base: str, vocabulary: int | None = None) -> None:
+        """`vocabulary`: how many tokens the base has embeddings of, where that is known."""
         self._tokenizer = tokenizer
         self._base = base
+        self._vocabulary = vocabulary
         self._special = set(tokenizer.all_special_ids) | {
             index for index, token in tokenizer.added_tokens_decoder.items() if token.special
         }
@@ -69,7 +73,7 @@ class Template:
         row = served(row)
         try:
             text, answers = self._answers(row)
-            return self._tokens(row, text, answers)
+            return self._known(row.line, self._tokens(row, text, answers))
         except UnicodeEncodeError as error:
             raise bad_row(row.line, "has half a surrogate pair", "write the character whole") from error
 
@@ -77,15 +81,33 @@ class Template:
         self, messages: list[dict[str, Any]], tools: list[Any] | None = None, settings: dict[str, Any] | None = None
     ) -> list[int]:
         """Return the ids that a server would sample an answer after."""
-        row = served(ChatRow(0, tuple(messages), (), tools, settings))
-        return self._encode(self._render(row, len(messages), prompt=True))
+        return self._encode(self.text(messages, tools, settings, prompt=True))
+
+    def text(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[Any] | None = None,
+        settings: dict[str, Any] | None = None,
+        prompt: bool = False,
+    ) -> str:
+        """Return the text of a conversation as a server renders it; with `prompt`, as what an answer is sampled after."""
+        return self._render(served(ChatRow(0, tuple(messages), (), tools, settings)), len(messages), prompt)
+
+    @property
+    def special(self) -> frozenset[int]:
+        """The tokens that are no text."""
+        return frozenset(self._special)
+
+    def ids(self, text: str) -> list[int]:
+        """Return rendered text as tokens."""
+        return self._encode(text)
 
     def decode(self, ids: list[int]) -> str:
         """Return tokens as text, special ones too."""
         return str(self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    def _answers(self, row: ChatRow) -> tuple[str, list[tuple[int, int]]]:
-        """Return the conversation's text and where in it each trained answer starts and ends."""
+    def _answers(self, row: ChatRow) -> tuple[str, list[tuple[int, int, int]]]:
+        """Return the conversation's text, and of each trained answer its place in the row and where in the text it is."""
         messages = row.messages
         whole = self._render(row, len(messages))
         # Tools and tool calls reach the text unchecked, and a tokenizer's own words for this name no line.
@@ -114,15 +136,17 @@ class Template:
                 if left_out != "answer":
                     cure = "leave that out of the row, or choose a base whose template writes it"
                 raise self._mismatch(row.line, f"leaves out the {left_out} of {row.place(index)}", cure)
-            answers.append((len(prompt), len(through)))
+            answers.append((index, len(prompt), len(through)))
         return whole, answers
 
-    def _tokens(self, row: ChatRow, text: str, answers: list[tuple[int, int]]) -> TokenRow:
-        cuts = sorted({0, len(text), *(cut for answer in answers for cut in answer)})
+    def _tokens(self, row: ChatRow, text: str, answers: list[tuple[int, int, int]]) -> TokenRow:
+        cuts = sorted({0, len(text), *(cut for _, *answer in answers for cut in answer)})
         ids, position = self._encode_cut(text, cuts)
         trained = bytearray(len(ids))
-        for start, end in answers:
+        for index, start, end in answers:
             first, last = position[start], self._end_of_answer(ids, position[start], position[end])
+            if ids[last - 1] in self._special and ids[last - 1] in ids[first : last - 1]:
+                self._refuse_own_end(row, index, ids[last - 1])
             trained[first:last] = b"\1" * (last - first)
             # A template that ends no turn would teach an answer without an end.
             if end == len(text) and ids[last - 1] not in self._special:
@@ -143,6 +167,26 @@ class Template:
             if self._tokenizer.decode([ids[last - 1]]).strip():
                 break
         return end
+
+    def _known(self, line: int, row: TokenRow) -> TokenRow:
+        """Return the row, if the base has all of its tokens: those that were added to a tokenizer alone it has not."""
+        token = max(row.ids, default=0)
+        if self._vocabulary is not None and token >= self._vocabulary:
+            raise RunFailure(
+                Reason.TEMPLATE_MISMATCH,
+                f"line {line}: the tokenizer of base {self._base} writes the token {self.decode([token])} ({token}), and the "
+                f"base has only {self._vocabulary}; put tokenizer and weights of one model into the base's folder",
+            )
+        return row
+
+    def _refuse_own_end(self, row: ChatRow, index: int, token: int) -> None:
+        """Refuse an answer whose own words have its end-of-turn token: a server samples nothing behind the first."""
+        mark = self.decode([token])
+        message = row.messages[index]
+        words = [message["content"], message.get("reasoning_content") or "", str(message.get("tool_calls") or "")]
+        if any(mark in part for part in words):
+            found = f"has in {row.place(index)} the end-of-turn token {mark}, which the chat template writes behind the answer"
+            raise bad_row(row.line, found, "take it out, or write it in another way")
 
     def _encode_cut(self, text: str, cuts: list[int]) -> tuple[list[int], dict[int, int]]:
         """Tokenise so that every cut falls between two tokens; return the ids and each cut's index.
@@ -195,8 +239,17 @@ def _left_out(message: dict[str, Any], answer: str) -> str | None:
     """Return which part of an answer is not in its text."""
     if message["content"].strip() not in answer or not answer.strip():
         return "answer"
-    if any(function_of(call).get("name", "") not in answer for call in calls_of(message)):
+    functions = [function_of(call) for call in calls_of(message)]
+    # As clients wrote a lone call before there were tool_calls.
+    if message.get("function_call"):
+        functions.append(function_of(message["function_call"]))
+    names = Counter(str(function.get("name") or "") for function in functions)
+    if any(answer.count(name) < count for name, count in names.items()):
         return "tool call"
+    # However a template writes arguments, it writes the names of most as they are.
+    named = (name for function in functions for name in arguments_of(function) or {} if re.fullmatch(r"[\w.-]+", name))
+    if any(name not in answer for name in named):
+        return "arguments of a tool call"
     if (message.get("reasoning_content") or "").strip() not in answer:
         return "thinking (reasoning_content)"
     return None

@@ -17,8 +17,16 @@ def sft_loss(logits_BTV: Tensor, targets_BT: Tensor, trained_BT: Tensor, denomin
     padding (the gradient accumulation bug of 2024: huggingface/transformers#34191). Computed in fp32, or in fp64 where
     the logits are.
     """
-    log_p_BTV = torch.log_softmax(logits_BTV.to(torch.promote_types(logits_BTV.dtype, torch.float32)), dim=-1)
-    return trained_share(-log_p_BTV.gather(-1, targets_BT.unsqueeze(-1)).squeeze(-1), trained_BT, denominator)
+    return trained_share(target_nll(logits_BTV, targets_BT), trained_BT, denominator)
+
+
+def target_nll(logits_BTV: Tensor, targets_BT: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return -log softmax(z / temperature)[y] of each target from whole logits, in fp32 (over fp64 in fp64)."""
+    exact_BTV = logits_BTV.to(torch.promote_types(logits_BTV.dtype, torch.float32))
+    if temperature != 1:
+        exact_BTV = exact_BTV / temperature
+    log_p_BTV = torch.log_softmax(exact_BTV, dim=-1)
+    return -log_p_BTV.gather(-1, targets_BT.unsqueeze(-1)).squeeze(-1)
 
 
 def trained_share(nll: Tensor, trained: Tensor, denominator: float) -> Tensor:

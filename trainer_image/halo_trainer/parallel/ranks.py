@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halo_api.conditions import Reason
-from halo_trainer.failures import RunFailure
+from halo_trainer.failures import RunFailure, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +64,7 @@ class Ranks:
             dist.init_process_group(backend, rank=self.rank, world_size=self.world, timeout=patience)
         except dist.DistError as error:
             place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            found = str(error).splitlines()[0]
+            found = first_line(error)
             raise RunFailure(
                 Reason.RANK_LOST,
                 f"not all of {self.world} ranks met at {place} within {timeout_seconds:.0f} s ({found})",
@@ -111,6 +111,22 @@ class Ranks:
 
             dist.all_reduce(values)
         return values
+
+    def share(self, data: bytes, device: torch.device) -> bytes:
+        """Return what the first process has; the others' own is ignored."""
+        if self.world == 1:
+            return data
+        import torch
+        import torch.distributed as dist
+
+        size = torch.tensor([len(data)], dtype=torch.int64, device=device)
+        dist.broadcast(size, 0)
+        there = torch.empty(int(size), dtype=torch.uint8, device=device)
+        if self.rank == 0 and data:
+            there.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        if len(there):
+            dist.broadcast(there, 0)
+        return there.cpu().numpy().tobytes()
 
     def disconnect(self) -> None:
         """Leave the group in order; peers that still wait would otherwise see a crash."""

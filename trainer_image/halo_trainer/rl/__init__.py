@@ -1,1 +1,1 @@
-"""Online RL with verifiable rewards: rounds of episodes, rows, updates and published policies."""
+"""Online RL: rounds of sampling, scoring and updates, whose policy goes to the rollout servers after each step."""

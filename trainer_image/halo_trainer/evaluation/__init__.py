@@ -1,0 +1,1 @@
+"""How good a model is on held-out tasks, and whether another one is better beyond chance."""
