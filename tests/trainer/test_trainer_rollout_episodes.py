@@ -12,12 +12,14 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from rollout_peer import VOCABULARY, Peer, log_probs_of, policy, table
 from test_trainer_rollout_chat import HERMES, TOOLS, template
 
+from halo_api.rollouts import Servers
 from halo_trainer.environments.base import EnvironmentFailed, Observation, Opening, Score, Task
 from halo_trainer.environments.registry import checking_settings
 from halo_trainer.environments.sql_tasks import generate
@@ -94,7 +96,9 @@ def spoken(*turns: str) -> Callable[[list[int]], list[int] | None]:
 
 
 @contextlib.contextmanager
-def rollouts(peers: list[Peer], environments: Counting | Workers, rules: EpisodeRules = RULES) -> Iterator[Rollouts]:
+def rollouts(
+    peers: list[Peer], environments: Counting | Workers, rules: EpisodeRules = RULES, file: Path | None = None
+) -> Iterator[Rollouts]:
     @contextlib.asynccontextmanager
     async def opened() -> AsyncIterator[Environments]:
         if isinstance(environments, Counting):
@@ -108,7 +112,7 @@ def rollouts(peers: list[Peer], environments: Counting | Workers, rules: Episode
     chat = Chat(template(BASE), stops, "trajectory")
     retries = Retries(attempts=3, pause=(0.001, 0.01), attempt_seconds=20.0)
     addresses = [peer.address for peer in peers]
-    with Rollouts(addresses, 1, None, sampling, chat, opened, rules, 7, QUICK, retries, 5.0) as found:
+    with Rollouts(addresses, 1, file, sampling, chat, opened, rules, 7, QUICK, retries, 5.0) as found:
         found.publish(policy(1))
         yield found
     if isinstance(environments, Counting):
@@ -209,6 +213,50 @@ def test_an_episode_that_takes_too_long_is_unscored() -> None:
             (group,) = sampled(found, wanted(1))
     assert [(episode.failure, episode.detail) for episode in group.unscored] == [("TimedOut", "it took more than 3 s")]
     assert len(group.episodes) == 4
+
+
+SERVER_FAULTS = ["reset", "500", "429", "truncated", "nan", "none", "short", "alien", "prompt", "model", "abort"]
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
+def test_whatever_fails_in_a_round_no_reward_is_made_up_and_no_sample_is_lost_or_taken_twice(
+    seed: int, tmp_path: Path
+) -> None:
+    """Servers that break and lie at random, one of them killed and replaced, environments that fail: every group is full."""
+    random = Random(seed)
+    environments = Counting()
+    rules = replace(RULES, max_tokens_per_turn=400, replacements=40)
+    peers = [Peer(0), Peer(1), Peer(1, 2)]
+    with contextlib.ExitStack() as stack:
+        for peer in peers:
+            stack.enter_context(peer)
+            peer.script = spoken(*CALLS)
+            peer.faults.extend(random.choice(SERVER_FAULTS) if random.random() < 0.3 else "" for _ in range(100))
+        found = stack.enter_context(rollouts(peers[:2], environments, rules, tmp_path / "servers.json"))
+        for faults in environments.faults.values():
+            faults.extend("fail" if random.random() < 0.2 else "" for _ in range(20))
+        threading.Timer(random.random(), replaced, (peers[1], peers[2], tmp_path / "servers.json")).start()
+        groups = sampled(found, wanted(6))
+        assert found.failures
+    assert [group.wanted.place for group in groups] == list(range(6))
+    for group in groups:
+        assert sorted(episode.sample % 4 for episode in group.episodes) == [0, 1, 2, 3]
+        every = [episode.sample for episode in (*group.episodes, *group.unscored)]
+        assert len(every) == len(set(every))
+        assert all(episode.failure and episode.reward is None for episode in group.unscored)
+        for episode in group.episodes:
+            assert (episode.reward, episode.failure) == (1.0, None)
+            for turn in episode.turns:
+                expected = log_probs_of(table, 1, turn.prompt, turn.answer, 1.0)
+                assert turn.log_probs.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def replaced(old: Peer, new: Peer, file: Path) -> None:
+    """Kill a server, and tell of the one in its place."""
+    old.kill()
+    told = Servers(attempt=1, servers=(new.address,)).model_dump_json(by_alias=True)
+    file.with_suffix(".new").write_text(told)
+    file.with_suffix(".new").replace(file)
 
 
 def test_environment_workers_that_are_killed_cost_their_episodes_alone() -> None:
