@@ -118,6 +118,13 @@ class LongRows(ApiModel):
     rows: int
 
 
+class NamedRows(ApiModel):
+    """How many rows have a name."""
+
+    name: Annotated[str, Field(max_length=63)]
+    rows: int
+
+
 class InspectionReport(ApiModel):
     """What the inspection counted."""
 
@@ -128,6 +135,9 @@ class InspectionReport(ApiModel):
     longest_row: int
     # By powers of two and at the base's context: what a run's own limit leaves out can be told without reading again.
     longer: Annotated[tuple[LongRows, ...], Field(max_length=32)] = ()
+    # Of kind tasks: the environments that they run in, and the tags that most of them have.
+    environments: Annotated[tuple[NamedRows, ...], Field(max_length=8)] = ()
+    tags: Annotated[tuple[NamedRows, ...], Field(max_length=16)] = ()
 
 
 class AdapterConfig(ApiModel):

@@ -9,12 +9,13 @@ import os
 import signal
 import threading
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from rollout_peer import VOCABULARY, Peer, log_probs_of, policy, table
 from test_trainer_rollout_chat import HERMES, TOOLS, template
@@ -257,6 +258,35 @@ def replaced(old: Peer, new: Peer, file: Path) -> None:
     told = Servers(attempt=1, servers=(new.address,)).model_dump_json(by_alias=True)
     file.with_suffix(".new").write_text(told)
     file.with_suffix(".new").replace(file)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_replaced_server_is_held_to_the_trainers_numbers_before_it_samples(right: bool, tmp_path: Path) -> None:
+    """It says that it has the policy; whether it has is seen by what it computes."""
+    prompts = [array("i", [5, 6, 7, 8]), array("i", [9, 10, 11])]
+    trainers = [value for each in prompts for value in log_probs_of(table, 1, each[:1], each[1:], 1.0)]
+
+    def wrong(values: list[float]) -> str | None:
+        return None if values == pytest.approx(trainers) else "it computes other numbers"
+
+    def other(version: int, tokens: Sequence[int]) -> np.ndarray:
+        return table(version + 1, tokens)
+
+    with (
+        Peer(0) as first,
+        Peer(1) as second,
+        Peer(1, 2, logits=table if right else other) as third,
+        rollouts([first, second], Counting(), replace(RULES, max_turns=1), tmp_path / "servers.json") as found,
+    ):
+        scored = found.scored(prompts, 8)
+        assert {server: wrong(values) for server, values in scored.values.items()} == {0: None, 1: None}
+        found.hold(prompts, 8, wrong, scored.values)
+        replaced(second, third, tmp_path / "servers.json")
+        while (1 in found.fleet.ready) != right or not third.requests:
+            sampled(found, wanted(1))
+        sampled(found, wanted())
+        assert found.fleet.problems == ({} if right else {1: "it computes other numbers"})
+    assert any("seed" in body for body in third.requests) == right
 
 
 def test_environment_workers_that_are_killed_cost_their_episodes_alone() -> None:

@@ -156,6 +156,11 @@ def tasks(rows: int | None = 500, kind: str = "tasks", name: str = "questions", 
     return DatasetEntry(name, 1, DatasetSpec.model_validate(facts), DatasetStatus(rows=rows, inspections=counted))
 
 
+def counted_tasks(**changes: Any) -> DatasetEntry:
+    """A data set of tasks; the changes are its inspection's."""
+    return replace(tasks(), status=DatasetStatus(rows=500, inspections=[inspection(rows=500, **changes)]))
+
+
 def parent(verified: str = "True", imported: bool = False, **changes: Any) -> ParentEntry:
     facts = {
         "base": {"name": "smol", "revision": "rev-0001"}, "rank": 16, "alpha": 32, "uri": "pvc://halo-artifacts/support-v3",

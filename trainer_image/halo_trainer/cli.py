@@ -1,4 +1,4 @@
-"""The command line: `halo-trainer train | inspect | publish | verify | sample`. torch is imported only by the verb that needs it."""
+"""The command line: `halo-trainer train | inspect | publish | verify | sample | evaluate | tasks | transfer`. torch is imported only by the verb that needs it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from halo_api.report import Outcome
 from halo_api.run_file import REPORT_PATH, RUN_FILE_PATH, VOLUMES_FOLDER, RunFile
 from halo_trainer import transfer
 from halo_trainer.budget import Budget
+from halo_trainer.environments import tasks_command
+from halo_trainer.evaluation import evaluate_command
 from halo_trainer.failures import RunFailure, failure_of
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.publish import publish, publish_at_budget
@@ -70,8 +72,16 @@ def _parser() -> argparse.ArgumentParser:
     sample.add_argument("--volumes", default=VOLUMES_FOLDER, metavar="FOLDER")
     sample.add_argument("--json", action="store_true", help="write one JSON object a line")
     sample.set_defaults(verb=_sample)
+    text = "play held-out tasks with a base, or with a base and an adapter, score them, and compare two such results"
+    evaluation = verbs.add_parser("evaluate", help=text, description=text)
+    evaluation.set_defaults(verb=_evaluate)
+    evaluate_command.add_to(evaluation)
     text = "give files of a claim to kubectl halo, and take them from it"
     transfer.add_to(verbs.add_parser("transfer", help=text, description=text))
+    text = "write a data set of generated tasks, for online RL"
+    tasks = verbs.add_parser("tasks", help=text, description=text)
+    tasks.set_defaults(verb=_tasks)
+    tasks_command.add_to(tasks)
     return parser
 
 
@@ -85,6 +95,10 @@ def _add_view(inspect: argparse.ArgumentParser) -> None:
     )
     view.add_argument("--tokens", action="store_true", help="show where each token ends")
     view.add_argument("--base", metavar="FOLDER", help="a folder or pvc://CLAIM/PATH; else the run file's")
+
+
+def _tasks(options: argparse.Namespace) -> int:
+    return _told(options.write, options)
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -141,6 +155,12 @@ def _sample(options: argparse.Namespace) -> int:
     from halo_trainer.sample import sample
 
     return _told(sample, options)
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from halo_trainer.evaluation.evaluate import evaluate
+
+    return _told(evaluate, options)
 
 
 def _told(verb: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:

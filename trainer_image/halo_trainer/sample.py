@@ -42,7 +42,7 @@ def sample(options: argparse.Namespace) -> int:
     tokenizer = load_tokenizer(base, path)
     model = load_base(base, path)
     if options.adapter:
-        model = _with_adapter(model, Path(local_path(options.adapter, options.volumes)))
+        model = with_adapter(model, Path(local_path(options.adapter, options.volumes)))
     model = model.to(device).eval()
     prompts = list(_prompts(options))[: options.limit]
     exact = known = 0
@@ -93,7 +93,8 @@ def _prompts(options: argparse.Namespace) -> Iterator[Prompt]:
                 yield Prompt(({"role": "user", "content": text},))
 
 
-def _with_adapter(model: Any, folder: Path) -> Any:
+def with_adapter(model: Any, folder: Path) -> Any:
+    """Return the base with a PEFT folder's adapter on it."""
     from peft import PeftModel
 
     if not (folder / CONFIG).is_file():

@@ -45,7 +45,7 @@ _TOOLS = (
 )
 _SYSTEM = (
     "You answer questions about a database with one SELECT statement of SQLite. "
-    f"You may call {TOOL} to try queries. Your answer is the last query, in a ```sql block. "
+    f"Where you have the tool {TOOL}, you may try queries first. Your answer is the last query, in a ```sql block. "
     "It must be right for other rows in the same tables too."
 )
 
@@ -61,9 +61,9 @@ class SqlEnvironment:
 
     def check(self, payload: dict[str, Any]) -> None:
         """Raise ValueError for a payload that is no task of SQL, or that no answer could be scored on."""
-        task = sql_task(payload)
+        sql_task(payload)
         try:
-            case_of(task, self._hidden, self._skips)
+            self._case(json.dumps(payload))
         except NoVariant as problem:
             words = f"payload.schema: found none that hidden variants can be drawn for: {problem}; mend the schema or the rows"
             raise ValueError(words) from problem

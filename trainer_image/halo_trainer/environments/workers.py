@@ -13,10 +13,10 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from halo_api.recipe_settings import TaskEnvironment
 from halo_trainer.environments.base import EnvironmentFailed, Observation, Opening, Score, Task
@@ -31,6 +31,7 @@ from halo_trainer.environments.wire import (
 
 # All that a worker knows of the trainer's environment: no token, no key, no proxy.
 KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+Answer = TypeVar("Answer")
 COMMAND = (sys.executable, "-m", "halo_trainer.environments.worker")
 
 
@@ -53,6 +54,7 @@ class Workers:
         self._places = [_Place(first, request_seconds, start_seconds) for _ in range(workers)]
         self._free = asyncio.Semaphore(sessions)
         self._numbers = itertools.count()
+        self._closing: set[asyncio.Future[None]] = set()
 
     async def __aenter__(self) -> Workers:
         """Start nothing: a worker starts with its first session."""
@@ -63,6 +65,7 @@ class Workers:
     ) -> None:
         """End every worker."""
         await asyncio.gather(*(place.end() for place in self._places))
+        await asyncio.gather(*self._closing)
 
     @property
     def replaced(self) -> int:
@@ -74,37 +77,57 @@ class Workers:
         """The processes that run now."""
         return tuple(place.process.pid for place in self._places if place.process)
 
+    async def open(self, task: Task) -> RemoteSession:
+        """Begin an episode in the least busy worker, once there is room; EnvironmentFailed where it can't be. Close it."""
+        await self._free.acquire()
+        place = min(self._places, key=lambda place: place.sessions)
+        place.sessions += 1
+
+        def leave() -> None:
+            place.sessions -= 1
+            self._free.release()
+
+        session = RemoteSession(next(self._numbers), place, leave)
+        try:
+            await session.begin(task)
+        except BaseException:
+            # Who gives up while it opens leaves it to be closed.
+            closing = asyncio.ensure_future(session.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            raise
+        return session
+
     @contextlib.asynccontextmanager
     async def session(self, task: Task) -> AsyncIterator[RemoteSession]:
-        """Begin an episode in the least busy worker, once there is room; it is closed on leaving."""
-        async with self._free:
-            place = min(self._places, key=lambda place: place.sessions)
-            place.sessions += 1
-            try:
-                session = RemoteSession(next(self._numbers), task, place)
-                try:
-                    yield session
-                finally:
-                    await session.close()
-            finally:
-                place.sessions -= 1
+        """Begin an episode, which is closed on leaving."""
+        session = await self.open(task)
+        try:
+            yield session
+        finally:
+            await session.close()
 
 
 class RemoteSession:
     """An episode in a worker. Every method raises EnvironmentFailed when the worker is lost or the environment fails."""
 
-    def __init__(self, number: int, task: Task, place: _Place) -> None:
+    def __init__(self, number: int, place: _Place, leave: Callable[[], None]) -> None:
         self._number = number
-        self._task = task
         self._place = place
+        self._leave = leave
         # The one process that knows the session.
         self._process: asyncio.subprocess.Process | None = None
-        self._over = False
+        self._failed = self._closed = False
+        self.opening = Opening(())
+
+    async def begin(self, task: Task) -> None:
+        """Open the session in its worker."""
+        self._process = await self._place.running()
+        self.opening = opening_of(await self._ask({"do": "open", "task": task_to_json(task)}))
 
     async def open(self) -> Opening:
         """Return how the episode begins."""
-        self._process = await self._place.running()
-        return opening_of(await self._ask({"do": "open", "task": task_to_json(self._task)}))
+        return self.opening
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Observation:
         """Do one tool call of the model's."""
@@ -115,22 +138,27 @@ class RemoteSession:
         return score_of(await self._ask({"do": "score", "answer": answer}))
 
     async def close(self) -> None:
-        """Let go of the session, if it is still there."""
-        if self._process is not None and not self._over:
-            with contextlib.suppress(EnvironmentFailed):
-                await self._ask({"do": "close"})
-        self._over = True
+        """Let go of the session, and of its place in the bound; more often than once does no harm."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if not self._failed:
+                with contextlib.suppress(EnvironmentFailed):
+                    await self._ask({"do": "close"})
+        finally:
+            self._leave()
 
     async def _ask(self, request: dict[str, Any]) -> Any:
-        if self._process is None or self._over:
-            raise EnvironmentFailed("the session is not open")
+        if self._process is None or self._failed:
+            raise EnvironmentFailed("the environment's session is over: it failed before")
         try:
             answer = await self._place.ask(self._process, request | {"session": self._number})
         except EnvironmentFailed:
-            self._over = True
+            self._failed = True
             raise
         if "failed" in answer:
-            self._over = True
+            self._failed = True
             raise EnvironmentFailed(answer["failed"])
         return answer["value"]
 
@@ -149,11 +177,22 @@ class _Place:
 
     async def running(self) -> asyncio.subprocess.Process:
         """Return the worker, started if there is none."""
+        return await _to_the_end(self._running())
+
+    async def ask(self, process: asyncio.subprocess.Process, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to a request; a worker that gives none in its time is lost."""
+        return await _to_the_end(self._ask(process, request))
+
+    async def end(self) -> None:
+        """End the worker; what it is asked just now fails."""
+        await self._kill()
+
+    async def _running(self) -> asyncio.subprocess.Process:
         async with self._lock:
             if self.process is not None and self.process.returncode is None:
                 return self.process
             if self.process is not None:
-                await self._lose()
+                await self._lose(self.process)
             self.process = await asyncio.create_subprocess_exec(
                 *COMMAND,
                 stdin=asyncio.subprocess.PIPE,
@@ -167,43 +206,33 @@ class _Place:
             await self._exchange(started, self._first, self._start_seconds, "to start")
             return started
 
-    async def ask(self, process: asyncio.subprocess.Process, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to a request; a worker that gives none in its time is lost."""
+    async def _ask(self, process: asyncio.subprocess.Process, request: dict[str, Any]) -> dict[str, Any]:
         async with self._lock:
             if process is not self.process:
                 raise EnvironmentFailed("the environment worker of the episode was lost")
             return await self._exchange(process, request, self._request_seconds, f"to {request['do']}")
-
-    async def end(self) -> None:
-        """End the worker."""
-        async with self._lock:
-            await self._kill()
 
     async def _exchange(
         self, process: asyncio.subprocess.Process, request: dict[str, Any], seconds: float, what: str
     ) -> dict[str, Any]:
         assert process.stdin is not None
         assert process.stdout is not None
-        done = False
         try:
             async with asyncio.timeout(seconds):
                 process.stdin.write(json.dumps(request).encode() + b"\n")
                 await process.stdin.drain()
-                answer = json.loads(await process.stdout.readuntil(b"\n"))
-            done = True
-            return dict(answer)
+                return dict(json.loads(await process.stdout.readuntil(b"\n")))
         except TimeoutError as error:
+            await self._lose(process)
             raise EnvironmentFailed(f"the environment worker took more than {seconds:g} seconds {what}") from error
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
+            await self._lose(process)
             raise EnvironmentFailed(f"the environment worker was lost as it was asked {what}") from error
-        finally:
-            # Also when the episode is cancelled: the answer that comes later would be taken for that to the next request.
-            if not done:
-                await asyncio.shield(self._lose())
 
-    async def _lose(self) -> None:
-        self.lost += 1
-        await self._kill()
+    async def _lose(self, process: asyncio.subprocess.Process) -> None:
+        if process is self.process:
+            self.lost += 1
+            await self._kill()
 
     async def _kill(self) -> None:
         process, self.process = self.process, None
@@ -214,6 +243,14 @@ class _Place:
         if process.stdin is not None:
             process.stdin.close()
         await process.wait()
+
+
+async def _to_the_end(work: Coroutine[Any, Any, Answer]) -> Answer:
+    """Do work that goes on when who waits for it is cancelled: an answer that nobody read would be taken for the next one."""
+    task = asyncio.ensure_future(work)
+    # A failure that nobody waits for any more is no news.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(task)
 
 
 def worker_variables() -> dict[str, str]:
