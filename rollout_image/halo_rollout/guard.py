@@ -163,7 +163,8 @@ async def guard(run: RunFile, server: Server, volumes: str, report: ReportFile, 
     with tempfile.TemporaryDirectory(prefix="halo-policies-") as scratch:
         async with aiohttp.ClientSession() as session:
             engine = Engine(server.port, session)
-            keeper = Guard(Taker(run, server.base, volumes, Path(scratch), engine), engine, report)
+            taker = Taker(run, server.base, volumes, Path(scratch), engine, experts=on_gpu)
+            keeper = Guard(taker, engine, report)
             loop = asyncio.get_running_loop()
             for number, outcome in TOLD.items():
                 loop.add_signal_handler(number, keeper.end, outcome)

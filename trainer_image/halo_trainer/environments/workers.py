@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any, TypeVar
@@ -98,6 +98,15 @@ class Workers:
             raise
         return session
 
+    @contextlib.asynccontextmanager
+    async def session(self, task: Task) -> AsyncIterator[RemoteSession]:
+        """Begin an episode, which is closed on leaving."""
+        session = await self.open(task)
+        try:
+            yield session
+        finally:
+            await session.close()
+
 
 class RemoteSession:
     """An episode in a worker. Every method raises EnvironmentFailed when the worker is lost or the environment fails."""
@@ -115,6 +124,10 @@ class RemoteSession:
         """Open the session in its worker."""
         self._process = await self._place.running()
         self.opening = opening_of(await self._ask({"do": "open", "task": task_to_json(task)}))
+
+    async def open(self) -> Opening:
+        """Return how the episode begins."""
+        return self.opening
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Observation:
         """Do one tool call of the model's."""

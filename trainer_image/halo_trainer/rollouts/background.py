@@ -146,11 +146,9 @@ class Rollouts:
             if len(found) == most:
                 break
             with contextlib.suppress(EnvironmentFailed):
-                session = await self._environment.open(task)
-                try:
-                    found.append(self._chat.open(session.opening.messages, session.opening.tools).prompt)
-                finally:
-                    await session.close()
+                async with self._environment.session(task) as session:
+                    opening = await session.open()
+                    found.append(self._chat.open(opening.messages, opening.tools).prompt)
         return found
 
     async def _open(self) -> None:
