@@ -27,6 +27,7 @@ class ConditionType(StrEnum):
     OVERDRAWN = "Overdrawn"
     VERIFIED = "Verified"
     DISK_PRESSURE = "DiskPressure"
+    ROLLOUT_DEGRADED = "RolloutDegraded"
 
 
 class Reason(StrEnum):
@@ -104,6 +105,8 @@ class Reason(StrEnum):
     FINISHED = "Finished"
     NOT_SUSPENDED = "NotSuspended"
     DISK_ALMOST_FULL = "DiskAlmostFull"
+    SERVER_REPLACED = "ServerReplaced"
+    EPISODES_UNSCORED = "EpisodesUnscored"
     # How a run, or an inspection, can fail.
     BAD_ROW = "BadRow"
     TEMPLATE_MISMATCH = "TemplateMismatch"
@@ -118,6 +121,7 @@ class Reason(StrEnum):
     INTERRUPTED = "Interrupted"
     CRASHED = "Crashed"
     RANK_LOST = "RankLost"
+    ROLLOUT_LOST = "RolloutLost"
     NODE_LOST = "NodeLost"
     EVICTED = "Evicted"
     CHECKPOINT_CORRUPT = "CheckpointCorrupt"

@@ -40,7 +40,7 @@ class DatasetSpec(ApiModel):
     kind: Annotated[
         Literal["chat", "preference", "tasks", "traffic", "candidates"],
         Field(
-            description="kind of rows, one JSON object a line: chat, a list of messages, or a step of an agent run (lora_trl sft); preference, a chosen and a rejected answer (dpo); tasks, of an environment (halo_rlvr, halo_rft); traffic and candidates, logged requests of GrpoRuns. Only chat and preference are inspected yet."
+            description="kind of rows, one JSON object a line: chat, a list of messages, or a step of an agent run (lora_trl sft); preference, a chosen and a rejected answer (dpo); tasks, of an environment (halo_rlvr, halo_rft); traffic and candidates, logged requests of GrpoRuns. Only chat, preference and tasks are inspected yet."
         ),
     ]
     source: Annotated[
@@ -77,6 +77,13 @@ class LongerThan(ApiModel):
     rows: Annotated[int, Field(description="rows that are longer.")]
 
 
+class RowsOf(ApiModel):
+    """How many tasks have a name."""
+
+    name: Annotated[str, Field(max_length=63, description="name of the environment, or the tag.")]
+    rows: Annotated[int, Field(description="rows that have it.")]
+
+
 class Inspection(ApiModel):
     """What one base's tokenizer and template counted."""
 
@@ -84,15 +91,40 @@ class Inspection(ApiModel):
     revision: Annotated[ShortText, Field(description="revision of the base.")]
     sha256: Annotated[Sha256, Field(description="sha256 of the file that was read.")]
     rows: Annotated[int, Field(description="rows in the file.")]
-    tokens: Annotated[int, Field(description="tokens of all rows; of a pair, both answers with their prompt.")]
-    trained_tokens: Annotated[int, Field(description="trainedTokens are those of the assistant's answers.")]
-    longest_row: Annotated[int, Field(description="longestRow, in tokens; of a pair, the longer answer's.")]
+    tokens: Annotated[
+        int,
+        Field(
+            description="tokens of all rows; of a pair, both answers with their prompt; of a task, its opening prompt."
+        ),
+    ]
+    trained_tokens: Annotated[
+        int, Field(description="trainedTokens are those of the assistant's answers; of tasks, none.")
+    ]
+    longest_row: Annotated[
+        int, Field(description="longestRow, in tokens; of a pair, the longer answer's; of a task, its opening prompt.")
+    ]
     longer: Annotated[
         list[LongerThan],
         Field(
             max_length=32,
             description="longer: how many rows are longer than a power of two, or than the base's context.",
             json_schema_extra=mapped_list("tokens"),
+        ),
+    ] = Field(default_factory=list)
+    environments: Annotated[
+        list[RowsOf],
+        Field(
+            max_length=8,
+            description="environments that the tasks run in (kind tasks).",
+            json_schema_extra=mapped_list("name"),
+        ),
+    ] = Field(default_factory=list)
+    tags: Annotated[
+        list[RowsOf],
+        Field(
+            max_length=16,
+            description="tags that most of the tasks have (kind tasks).",
+            json_schema_extra=mapped_list("name"),
         ),
     ] = Field(default_factory=list)
     at: Annotated[Time, Field(description="at is when it was counted.")]

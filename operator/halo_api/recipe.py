@@ -7,12 +7,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import yaml
 from pydantic import ConfigDict, Field
 
 from halo_api.base import ApiModel, Sha256, cel, rule
 from halo_api.recipe_settings import RecipeName, RecipeSettings
 
 SETTINGS = tuple(RecipeSettings.model_fields[name].alias or name for name in RecipeSettings.model_fields)
+
+
+def settings_of(text: str | bytes) -> RecipeSettings:
+    """Return the settings that a released recipe's file says, as a run froze it; raises ValidationError."""
+    return RecipeSettings.model_validate(yaml.load(text, yaml.CSafeLoader))
 
 
 class RecipeSpec(RecipeSettings):

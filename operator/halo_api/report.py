@@ -14,7 +14,15 @@ from halo_api.rollouts import Servers
 
 # Failures that another attempt may survive; every other one is the user's to mend, and a retry would fail the same way.
 INFRASTRUCTURE = frozenset(
-    {Reason.INTERRUPTED, Reason.CRASHED, Reason.RANK_LOST, Reason.NODE_LOST, Reason.EVICTED, Reason.NOT_STARTED}
+    {
+        Reason.INTERRUPTED,
+        Reason.CRASHED,
+        Reason.RANK_LOST,
+        Reason.ROLLOUT_LOST,
+        Reason.NODE_LOST,
+        Reason.EVICTED,
+        Reason.NOT_STARTED,
+    }
 )
 
 
@@ -82,6 +90,8 @@ class CheckpointReport(ApiModel):
     uri: VolumeUri
     digest: Sha256
     loss: float | None = None
+    # Online RL: the mean reward of its step's scored episodes.
+    reward: float | None = None
     at: Time
 
 
@@ -108,6 +118,13 @@ class LongRows(ApiModel):
     rows: int
 
 
+class NamedRows(ApiModel):
+    """How many rows have a name."""
+
+    name: Annotated[str, Field(max_length=63)]
+    rows: int
+
+
 class InspectionReport(ApiModel):
     """What the inspection counted."""
 
@@ -118,6 +135,9 @@ class InspectionReport(ApiModel):
     longest_row: int
     # By powers of two and at the base's context: what a run's own limit leaves out can be told without reading again.
     longer: Annotated[tuple[LongRows, ...], Field(max_length=32)] = ()
+    # Of kind tasks: the environments that they run in, and the tags that most of them have.
+    environments: Annotated[tuple[NamedRows, ...], Field(max_length=8)] = ()
+    tags: Annotated[tuple[NamedRows, ...], Field(max_length=16)] = ()
 
 
 class AdapterConfig(ApiModel):

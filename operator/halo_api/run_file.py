@@ -245,6 +245,11 @@ class RunFile(ApiModel):
     ] = 30.0
 
     @property
+    def training(self) -> TrainPlan | RlvrPlan | None:
+        """What a trainer trains, whichever way; unset for any other role."""
+        return self.train or self.rlvr
+
+    @property
     def base(self) -> BaseRef:
         """The base model of a role that reads one."""
         if self.needed_base is None:

@@ -102,6 +102,10 @@ class FrozenGpu(ApiModel):
     tolerations: Annotated[list[Toleration], Field(max_length=16, description="tolerations of the pods.")]
     per_gpu: Annotated[Resources, Field(description="perGpu is the CPU and memory per GPU.")]
     h100_equivalent: Annotated[float, Field(description="h100Equivalent of one GPU.")]
+    topology_key: Annotated[
+        str | None,
+        Field(default=None, max_length=316, description="topologyKey of its fast fabric; unset: the node itself."),
+    ]
 
 
 class Frozen(ApiModel):
@@ -123,6 +127,13 @@ class Frozen(ApiModel):
     image: Annotated[str, Field(max_length=512, description="image of the trainer pods.")]
     image_pull_policy: Annotated[
         Literal["Always", "IfNotPresent", "Never"], Field(description="imagePullPolicy of the trainer pods.")
+    ]
+    rollout_image: Annotated[
+        str | None, Field(default=None, max_length=512, description="rolloutImage of the rollout servers, of rlvr.")
+    ]
+    rollout_image_pull_policy: Annotated[
+        Literal["Always", "IfNotPresent", "Never"] | None,
+        Field(default=None, description="rolloutImagePullPolicy of the rollout servers."),
     ]
     tracking: Annotated[
         Tracking | None, Field(default=None, description="tracking of the Workspace: where the metrics also go.")
@@ -220,6 +231,44 @@ class ReceiptRef(ApiModel):
     ]
 
 
+class RolloutsSeen(ApiModel):
+    """What the last step's episodes were like, and how far their servers are from the trainer."""
+
+    pass_rate: Annotated[
+        float | None,
+        Field(default=None, description="passRate is the share of the scored episodes that the verifier passed."),
+    ]
+    scored: Annotated[int, Field(description="scored is how many episodes have a reward.")] = 0
+    unscored: Annotated[
+        int,
+        Field(description="unscored is how many have none: a server or an environment failed. They train nothing."),
+    ] = 0
+    unscored_reasons: Annotated[
+        dict[str, int], Field(max_length=16, description="unscoredReasons: how many for which reason.")
+    ] = Field(default_factory=dict)
+    kl: Annotated[
+        float | None, Field(default=None, description="kl to the reference, the k3 estimate of a token, in nats.")
+    ]
+    mismatch: Annotated[
+        float | None,
+        Field(
+            default=None,
+            description="mismatch is the mean difference, in nats, of the trainer's and the server's log-probability of a sampled token.",
+        ),
+    ]
+    staleness: Annotated[
+        int | None,
+        Field(default=None, description="staleness is how many updates the policy that sampled is behind, at most."),
+    ]
+    policy: Annotated[
+        int | None, Field(default=None, description="policy is the step whose policy sampled the episodes.")
+    ]
+    tokens_per_second: Annotated[
+        float | None, Field(default=None, description="tokensPerSecond that all servers sample together.")
+    ]
+    servers: Annotated[int | None, Field(default=None, description="servers is how many took part in the step.")]
+
+
 class Progress(ApiModel):
     """How far the run is, as its last report said."""
 
@@ -236,7 +285,13 @@ class Progress(ApiModel):
     grad_norm: Annotated[
         float | None, Field(default=None, description="gradNorm of the last step, before it was clipped.")
     ]
-    tokens_per_second: Annotated[float | None, Field(default=None, description="tokensPerSecond over the last steps.")]
+    tokens_per_second: Annotated[
+        float | None, Field(default=None, description="tokensPerSecond that are trained, over the last steps.")
+    ]
+    rollouts: Annotated[
+        RolloutsSeen | None,
+        Field(default=None, description="rollouts of the last step: what its episodes were like, of rlvr."),
+    ]
     mfu: Annotated[
         float | None,
         Field(
@@ -303,6 +358,17 @@ class AttemptRecord(ApiModel):
     images: Annotated[
         list[Annotated[str, Field(max_length=512)]],
         Field(max_length=8, description="images that its trainer pods ran, as their nodes resolved them."),
+    ] = Field(default_factory=list)
+    rollout_images: Annotated[
+        list[Annotated[str, Field(max_length=512)]],
+        Field(max_length=8, description="rolloutImages that its rollout servers ran, as their nodes resolved them."),
+    ] = Field(default_factory=list)
+    replaced: Annotated[
+        list[int],
+        Field(
+            max_length=3,
+            description="replaced are the rollout servers whose pod was replaced, in that order; after three the attempt ends.",
+        ),
     ] = Field(default_factory=list)
 
 

@@ -27,10 +27,12 @@ async def views_of(
             continue
         # No lease, or no right to read it: what the pod's own status shows is taken then.
         lease = await _heartbeat(cluster, view.node) if view.node else None
-        written = status.progress if view.attempt == status.attempt else None
+        server = view.ref.name if view.role == "rollout" else ""
+        written = status.progress if view.attempt == status.attempt and not server else None
         heard = [
             heartbeat_of(lease, view) if lease else None,
-            reports.heard(view.run_uid or "", view.attempt) or parse_time(written.updated_at if written else None),
+            reports.heard(view.run_uid or "", view.attempt, server)
+            or parse_time(written.updated_at if written else None),
         ]
         if known := [time for time in heard if time]:
             signs[view.ref.uid] = max(known)

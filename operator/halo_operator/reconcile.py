@@ -33,6 +33,7 @@ from halo_operator.plan.money_moves import leave_unread
 from halo_operator.plan.moves import RECHECK_SECONDS, clear
 from halo_operator.plan.pod_view import all_of
 from halo_operator.plan.receipt import with_receipt
+from halo_operator.plan.rollouts import servers_of
 from halo_operator.plan.run import is_terminal, not_made, plan_run, turned_away
 from halo_operator.plan.stopping import deadlines_of
 from halo_operator.plan.world import (
@@ -193,6 +194,7 @@ class Reconciler:
         else:
             self._reports.written(meta.uid, stored)
             self._reports.limit(meta.uid, deadlines_of(spec, stored, views, self._now()))
+            self._reports.serve(meta.uid, servers_of(meta, stored))
         if is_terminal(stored) and not views:
             self._reports.forget(meta.uid)
         return plan.requeue_after
@@ -267,6 +269,8 @@ class Reconciler:
             ca_bundle=self._ca_bundle(),
             operator_version=__version__,
             start_timeout_seconds=self._settings.start_timeout_seconds,
+            rollout_image=self._settings.rollout_image,
+            rollout_image_pull_policy=self._settings.rollout_image_pull_policy,
         )
 
     async def _clear_orphans(self, key: Key, pods: list[Object]) -> float | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from halo_api.report import Deadline, Report
+from halo_api.rollouts import Servers
 from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan.stopping import Deadlines
 
@@ -29,11 +30,12 @@ class Reports:
         self._by_run: dict[str, _Entry] = {}
         self._attempts: dict[str, int] = {}
         self._deadlines: dict[str, Deadlines] = {}
-        self._heard: dict[tuple[str, int], datetime] = {}
+        self._heard: dict[tuple[str, int, str], datetime] = {}
+        self._servers: dict[str, Servers] = {}
 
     def put(self, report: Report) -> bool:
         """Take a report and return whether it says anything newer; one of an older attempt or sequence never replaces a newer."""
-        self._heard[report.run_uid, report.attempt] = self._now()
+        self.hear(report)
         old = self._by_run.get(report.run_uid)
         if old and (old.report.attempt, old.report.sequence) >= (report.attempt, report.sequence):
             return False
@@ -42,6 +44,13 @@ class Reports:
         else:
             self._by_run[report.run_uid] = _Entry(report)
         return True
+
+    def hear(self, report: Report, server: str = "") -> None:
+        """Note that the run gave a sign of life, or the pod of that name that is one of its rollout servers.
+
+        What such a pod reports is no word about the run: nothing of it is kept but that it came.
+        """
+        self._heard[report.run_uid, report.attempt, server] = self._now()
 
     def latest(self, run_uid: str) -> Report | None:
         """Return the newest report of a run."""
@@ -82,16 +91,26 @@ class Reports:
         """Note what the pods of the run's current attempt must know of its end."""
         self._deadlines[run_uid] = deadlines
 
-    def deadline(self, report: Report, rank: int) -> tuple[Deadline | None, bool]:
-        """Return the deadline of the pod of that rank, and whether the time of its attempt is over."""
+    def serve(self, run_uid: str, servers: Servers | None) -> None:
+        """Note where the rollout servers of the run's current attempt are; of a run that has none there is nothing to note."""
+        if servers is not None:
+            self._servers[run_uid] = servers
+
+    def servers(self, report: Report) -> Servers | None:
+        """Return where the rollout servers of the report's attempt are, as far as it is known."""
+        found = self._servers.get(report.run_uid)
+        return found if found and found.attempt == report.attempt else None
+
+    def deadline(self, report: Report, pod: str) -> tuple[Deadline | None, bool]:
+        """Return the deadline of the pod of that name, and whether the time of its attempt is over."""
         found = self._deadlines.get(report.run_uid)
         if found is None or found.attempt != report.attempt:
             return None, False
-        return found.by_rank.get(rank), found.over
+        return found.by_pod.get(pod), found.over
 
-    def heard(self, run_uid: str, attempt: int) -> datetime | None:
-        """Return when the attempt's last report was taken; unknown to a process that took none."""
-        return self._heard.get((run_uid, attempt))
+    def heard(self, run_uid: str, attempt: int, server: str = "") -> datetime | None:
+        """Return when the attempt's last report was taken, or that of its server; unknown to a process that took none."""
+        return self._heard.get((run_uid, attempt, server))
 
     def saved_step(self, run_uid: str) -> int | None:
         """Return the step of the newest checkpoint in the run's stored status, as far as it is known."""
@@ -107,6 +126,7 @@ class Reports:
         """Drop a run that is gone."""
         self._by_run.pop(run_uid, None)
         self._deadlines.pop(run_uid, None)
+        self._servers.pop(run_uid, None)
         for known in [known for known in self._heard if known[0] == run_uid]:
             del self._heard[known]
         self._attempts.pop(run_uid, None)

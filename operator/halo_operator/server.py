@@ -22,6 +22,8 @@ LARGEST_REPORT = 256 * 1024
 LARGEST_REVIEW = 4 * 1024 * 1024
 TOKEN_SECONDS = 300.0
 REMEMBERED_TOKENS = 10_000
+# Whose pods push: those with GPUs.
+REPORTING_ROLES = ("trainer", "rollout")
 
 
 class ReportServer:
@@ -59,17 +61,21 @@ class ReportServer:
         labels = pod["labels"]
         if (
             labels.get(RUN_LABEL) != report.run_uid
-            or labels.get(ROLE_LABEL) != "trainer"
+            or labels.get(ROLE_LABEL) not in REPORTING_ROLES
             or labels.get(ATTEMPT_LABEL) != str(report.attempt)
             or not pod["owner"]
         ):
             return web.Response(status=403, text="the report is about another run or attempt than the pod's")
         if self._reports.is_stale(report):
             return web.Response(status=410, text="the report is about an attempt that is over")
-        rank = int(labels.get(RANK_LABEL, "0"))
-        deadline, over = self._reports.deadline(report, rank)
+        deadline, over = self._reports.deadline(report, pod["name"])
         answer = Answer(acknowledged=True, deadline=deadline, command="stop" if over else "continue")
-        if rank:
+        if labels[ROLE_LABEL] == "rollout":
+            # It says nothing of the run: that it was heard of is what counts.
+            self._reports.hear(report, pod["name"])
+            return answered(answer)
+        answer = answer.model_copy(update={"servers": self._reports.servers(report)})
+        if int(labels.get(RANK_LABEL, "0")):
             # The first pod speaks for the run; the others' outcomes are in their termination messages.
             return answered(answer)
         if self._reports.put(report) or not self._reports.acknowledged(report):
@@ -118,7 +124,7 @@ class ReportServer:
             return None
         meta = pod["metadata"]
         kind, _, owner = meta.get("annotations", {}).get(OWNER_ANNOTATION, "").partition("/")
-        return {"labels": meta.get("labels", {}), "owner": Key(kind, parts[2], owner) if owner else None}
+        return {"name": name, "labels": meta.get("labels", {}), "owner": Key(kind, parts[2], owner) if owner else None}
 
 
 def answered(answer: Answer) -> web.Response:

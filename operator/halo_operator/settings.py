@@ -23,7 +23,9 @@ class Settings:
     namespace: str
     identity: str
     trainer_image: str
+    rollout_image: str
     trainer_image_pull_policy: PullPolicy = "IfNotPresent"
+    rollout_image_pull_policy: PullPolicy = "IfNotPresent"
     artifacts_claim: str = "halo-artifacts"
     service_name: str = "halo-operator"
     start_timeout_seconds: int = 600
@@ -66,9 +68,9 @@ def load(environment: Mapping[str, str] = os.environ) -> Settings:
         namespace=_required(environment, "HALO_NAMESPACE"),
         identity=environment.get("HALO_POD_NAME") or socket.gethostname(),
         trainer_image=_required(environment, "HALO_TRAINER_IMAGE"),
-        trainer_image_pull_policy=cast(
-            PullPolicy, _one_of(environment, "HALO_TRAINER_IMAGE_PULL_POLICY", get_args(PullPolicy), "IfNotPresent")
-        ),
+        rollout_image=_required(environment, "HALO_ROLLOUT_IMAGE"),
+        trainer_image_pull_policy=_pull_policy(environment, "HALO_TRAINER_IMAGE_PULL_POLICY"),
+        rollout_image_pull_policy=_pull_policy(environment, "HALO_ROLLOUT_IMAGE_PULL_POLICY"),
         artifacts_claim=environment.get("HALO_ARTIFACTS_CLAIM") or "halo-artifacts",
         service_name=environment.get("HALO_SERVICE_NAME") or "halo-operator",
         start_timeout_seconds=_positive(environment, "HALO_START_TIMEOUT_SECONDS", 600),
@@ -99,6 +101,10 @@ def _one_of(environment: Mapping[str, str], name: str, choices: tuple[str, ...],
     if value not in choices:
         raise SettingsError(f"{name} must be one of {', '.join(choices)}, found {value!r}")
     return value
+
+
+def _pull_policy(environment: Mapping[str, str], name: str) -> PullPolicy:
+    return cast(PullPolicy, _one_of(environment, name, get_args(PullPolicy), "IfNotPresent"))
 
 
 def _positive(environment: Mapping[str, str], name: str, default: int) -> int:

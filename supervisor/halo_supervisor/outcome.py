@@ -46,9 +46,9 @@ def outcome_of(report: Report, end: RoleEnd, cause: StopCause | None, run: RunFi
 def _at_budget(checkpoint: CheckpointReport | None, cause: StopCause, run: RunFile) -> Outcome:
     """Return what is left of a role that the end of the budget met and that did not publish by itself."""
     # Only the first pod writes checkpoints: that another one has none says nothing of the run.
-    if checkpoint is None and run.train is not None and run.layout.node_rank == 0:
+    if checkpoint is None and run.training is not None and run.layout.node_rank == 0:
         message = (
-            f"spec.saveSteps: found {run.train.save_steps}, and {cause.message} before the first checkpoint; "
+            f"spec.saveSteps: found {run.training.save_steps}, and {cause.message} before the first checkpoint; "
             "raise spec.budget.h100Hours or lower spec.saveSteps"
         )
         return Outcome(result="Failed", reason=Reason.BUDGET_BEFORE_FIRST_CHECKPOINT, message=message)
@@ -59,7 +59,7 @@ def _at_budget(checkpoint: CheckpointReport | None, cause: StopCause, run: RunFi
 
 def _resumed(run: RunFile, at: str) -> CheckpointReport | None:
     """Return the checkpoint that the role went on from."""
-    resume = run.train.resume if run.train else None
+    resume = run.training.resume if run.training else None
     if resume is None:
         return None
     return CheckpointReport(step=resume.step, uri=resume.uri, digest=resume.digest, at=at)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from halo_api.retention import NAMED_STEPS_NAME
+from halo_api.rollouts import SERVERS_NAME
 from halo_api.run_file import (
     BORN_PATH,
     CA_PATH,
@@ -36,6 +37,11 @@ class Paths:
     def named_steps(self) -> Path:
         """Where the role reads which of its checkpoints the run's status names."""
         return self.report.with_name(NAMED_STEPS_NAME)
+
+    @property
+    def servers(self) -> Path:
+        """Where the role reads where the run's rollout servers are now."""
+        return self.report.with_name(SERVERS_NAME)
 
 
 def pod_paths() -> Paths:

@@ -13,6 +13,8 @@ from halo_api.report import Answer, Report
 from halo_supervisor.paths import Paths
 
 TIMEOUT_SECONDS = 10.0
+# An answer names the run's rollout servers, of which there may be hundreds.
+LARGEST_ANSWER = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def push(report: Report, url: str, paths: Paths) -> Answer | PushFailure:
                 {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Connection": "close"},
             )
             response = connection.getresponse()
-            body = response.read(65536)
+            body = response.read(LARGEST_ANSWER)
         finally:
             connection.close()
     except (OSError, http.client.HTTPException) as error:

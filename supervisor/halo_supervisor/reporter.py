@@ -37,7 +37,7 @@ class Reporter:
         self._retries = 0
         self._pause = FIRST_RETRY_SECONDS
         self._failure: PushFailure | None = None
-        self._named: tuple[int, ...] | None = None
+        self._kept: dict[Path, str] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -110,21 +110,29 @@ class Reporter:
             self._failure = answer
             return None
         self._retries = 0
-        self._keep_named(answer)
+        self._keep(answer)
         self._answered(answer)
         return answer
 
-    def _keep_named(self, answer: Answer) -> None:
-        """Tell the role which of its checkpoints the run's status names: it may delete those that it has left out."""
-        if answer.checkpoints is None or answer.checkpoints == self._named:
+    def _keep(self, answer: Answer) -> None:
+        """Tell the role what the operator answered: which of its checkpoints the run's status names, so that it may delete those
+        that it has left out, and where the run's rollout servers are now."""
+        if answer.checkpoints is not None:
+            self._write(self._paths.named_steps, json.dumps(answer.checkpoints))
+        if answer.servers is not None:
+            self._write(self._paths.servers, answer.servers.model_dump_json(by_alias=True))
+
+    def _write(self, path: Path, text: str) -> None:
+        """Write what is new; who reads it meanwhile finds all of the old or all of the new."""
+        if self._kept.get(path) == text:
             return
-        new = self._paths.named_steps.with_name(f".{self._paths.named_steps.name}")
+        new = path.with_name(f".{path.name}")
         try:
-            new.write_text(json.dumps(answer.checkpoints))
-            new.replace(self._paths.named_steps)
-            self._named = answer.checkpoints
+            new.write_text(text)
+            new.replace(path)
+            self._kept[path] = text
         except OSError as error:
-            log.warning("%s can't be written: %s", self._paths.named_steps, error)
+            log.warning("%s can't be written: %s", path, error)
 
     @property
     def _longest_pause(self) -> float:

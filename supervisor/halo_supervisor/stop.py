@@ -22,8 +22,9 @@ class StopCause:
     signal: signal.Signals
 
     def patience(self, run: RunFile) -> float:
-        """Return how many seconds the role may take to heed it."""
-        return run.publish_seconds + SLACK_SECONDS if self.signal == signal.SIGUSR1 else run.grace_seconds
+        """Return how many seconds the role may take to heed it; one that serves has nothing to publish."""
+        publishes = self.signal == signal.SIGUSR1 and run.role != "rollout"
+        return run.publish_seconds + SLACK_SECONDS if publishes else run.grace_seconds
 
 
 BUDGET = StopCause(Reason.BUDGET_REACHED, "the budget was reached", signal.SIGUSR1)

@@ -47,7 +47,7 @@ def supervise(
         _leave(Outcome(result="Failed", reason=Reason.CRASHED, message=str(error)), paths)
         return 1
     # What lies here already is not of this role.
-    for left in (paths.report, paths.named_steps):
+    for left in (paths.report, paths.named_steps, paths.servers):
         left.unlink(missing_ok=True)
     countdown = Countdown(run.deadline, clock, origin)
     reporter = Reporter(run, paths, lambda answer: _heed(answer, countdown, stop))

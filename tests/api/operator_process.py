@@ -20,6 +20,7 @@ import yaml
 from tests.api.kube import OPERATOR_NAMESPACE, ROOT, Kubectl, eventually
 
 TRAINER_IMAGE = "localhost/halo-trainer:dev"
+ROLLOUT_IMAGE = "localhost/halo-rollout:dev"
 
 
 def free_port() -> int:
@@ -57,6 +58,8 @@ class OperatorProcess:
             "HALO_POD_NAME": self.identity,
             "HALO_TRAINER_IMAGE": TRAINER_IMAGE,
             "HALO_TRAINER_IMAGE_PULL_POLICY": "Never",
+            "HALO_ROLLOUT_IMAGE": ROLLOUT_IMAGE,
+            "HALO_ROLLOUT_IMAGE_PULL_POLICY": "Never",
             "HALO_LOG_FORMAT": "text",
             "HALO_HEALTH_PORT": str(self.health_port),
             "HALO_REPORT_PORT": str(self.report_port),

@@ -36,6 +36,7 @@ def environment(values: Object | None = None) -> dict[str, str]:
 def test_the_operator_reads_every_setting_of_the_chart() -> None:
     values = {
         "trainer.image": {"repository": "registry.example/trainer", "tag": "7", "pullPolicy": "Never"},
+        "rollout.image": {"repository": "registry.example/rollout", "tag": "7", "pullPolicy": "Always"},
         "storage.artifactsClaim": "shared",
         "startTimeoutSeconds": 60,
         "workers": 3,
@@ -47,7 +48,9 @@ def test_the_operator_reads_every_setting_of_the_chart() -> None:
         namespace=NAMESPACE,
         identity="halo-operator-0",
         trainer_image="registry.example/trainer:7",
+        rollout_image="registry.example/rollout:7",
         trainer_image_pull_policy="Never",
+        rollout_image_pull_policy="Always",
         artifacts_claim="shared",
         service_name="halo-operator",
         start_timeout_seconds=60,
@@ -65,6 +68,7 @@ def test_the_chart_s_defaults_are_the_operator_s() -> None:
         namespace=NAMESPACE,
         identity="halo-operator-0",
         trainer_image=f"halo-trainer:{version}",
+        rollout_image=f"halo-rollout:{version}",
         webhook_configuration="halo-operator",
     )
     assert load(environment()) == expected
@@ -129,7 +133,7 @@ def test_a_release_of_the_chart_alone_restarts_nothing(tmp_path: Path) -> None:
     newer = shutil.copytree(CHART, tmp_path / "halo")
     facts = yaml.safe_load((newer / "Chart.yaml").read_text())
     (newer / "Chart.yaml").write_text(yaml.safe_dump(facts | {"version": "9.9.9", "appVersion": "9.9.9"}))
-    images = {"image.tag": "1", "trainer.image.tag": "1"}
+    images = {"image.tag": "1", "trainer.image.tag": "1", "rollout.image.tag": "1"}
     before, after = (the(render(images, chart=chart), "Deployment") for chart in (CHART, newer))
     assert before["metadata"]["labels"] != after["metadata"]["labels"]
     assert before["spec"] == after["spec"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from array import array
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import yaml
@@ -65,10 +67,10 @@ def sampled(count: int, normalisation: str = "batch-tokens", seed: int = 0) -> l
 def update_gradient(
     ranks: Ranks, model: Any, rows: list[Sampled], settings: RecipeSettings, most: int, padded: bool = False
 ) -> tuple[torch.Tensor, float]:
-    """Do an update as the loop does, in passes of so many tokens; return its gradient and its loss."""
-    scorer = Scorer(model, CPU, settings.rollouts.temperature)
-    if padded:
-        scorer.padded_since = "a test"
+    """Do an update as the loop does, in passes of so many tokens, of rows side by side or padded; return its gradient and loss."""
+    why = mock.patch("halo_trainer.rl.scoring.why_padded", return_value="a test wants it")
+    with why if padded else contextlib.nullcontext():
+        scorer = Scorer(model, CPU, settings.rollouts.temperature)
     step = StepRows(rows, scorer, most)
     share = rank_share(range(len(rows)), step.lengths, ranks.rank, ranks.world)
     total = torch.zeros((), dtype=torch.float64)

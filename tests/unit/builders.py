@@ -51,6 +51,7 @@ ENVIRONMENT = Environment(
     ca_bundle="CA",
     operator_version="0.1.0",
     start_timeout_seconds=600,
+    rollout_image="rollout:1",
 )
 
 
@@ -151,7 +152,13 @@ def rft_spec(recipe: str = "sql_v3", **changes: Any) -> TrainingJobSpec:
 
 def tasks(rows: int | None = 500, kind: str = "tasks", name: str = "questions", **changes: Any) -> DatasetEntry:
     facts = {"kind": kind, "source": f"pvc://data/{name}.jsonl", "baseModels": ["smol"]} | changes
-    return DatasetEntry(name, 1, DatasetSpec.model_validate(facts), DatasetStatus(rows=rows))
+    counted = [] if rows is None or kind != "tasks" else [inspection(rows=rows)]
+    return DatasetEntry(name, 1, DatasetSpec.model_validate(facts), DatasetStatus(rows=rows, inspections=counted))
+
+
+def counted_tasks(**changes: Any) -> DatasetEntry:
+    """A data set of tasks; the changes are its inspection's."""
+    return replace(tasks(), status=DatasetStatus(rows=500, inspections=[inspection(rows=500, **changes)]))
 
 
 def parent(verified: str = "True", imported: bool = False, **changes: Any) -> ParentEntry:
@@ -324,3 +331,18 @@ def trainer_object(
     name = names.trainer_pod("run", "uid-1", rank, attempt)
     meta = {"namespace": "team", "name": name, "uid": f"pod-{attempt}-{rank}", "labels": labels}
     return {"metadata": meta, "spec": {"nodeName": f"node-{rank}"}, "status": facts | status}
+
+
+def online(trainers: int = 1, servers: int = 1, gpus_each: int = 1, **changes: Any) -> RunWorld:
+    """The world of a good halo_rlvr run of so many trainer GPUs and rollout servers."""
+    recipe, per_node = changes.pop("recipe", "sql_v3"), changes.pop("perNode", 8)
+    split_ = {"rolloutGpus": servers * gpus_each, "rolloutReplicas": servers} | changes.pop("rlvr", {})
+    asked = {"gpu": {"type": "h100", "count": trainers + servers * gpus_each}, "batch": 16} | changes
+    return of_tasks(rlvr_spec(recipe, rlvr=split_, **asked), gpu=GpuEntry("h100", gpu(perNode=per_node)))
+
+
+def server_pod(server: int = 0, incarnation: int = 1, attempt: int = 1, **changes: Any) -> PodView:
+    """A rollout server's pod."""
+    name = names.rollout_pod("run", "uid-1", server, incarnation, attempt)
+    ref = PodRef("team", name, f"rollout-{attempt}-{server}-{incarnation}")
+    return pod(attempt, server, **({"ref": ref, "role": "rollout", "incarnation": incarnation} | changes))

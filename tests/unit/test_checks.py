@@ -9,6 +9,7 @@ import pytest
 
 from halo_api.training_job import TrainingJobSpec
 from halo_operator.plan.admission import RULES, first_refusal
+from halo_operator.plan.checks.available import RLVR_RECIPES
 from halo_operator.plan.checks.catalog import spec_has_its_part
 from halo_operator.plan.world import BaseEntry, GpuEntry
 from tests.refusals import world_money, world_training_job
@@ -94,7 +95,7 @@ def test_every_check_has_an_answer_to_every_world() -> None:
 @pytest.mark.parametrize(
     ("what", "changes", "words"),
     [
-        ("halo_rlvr", {"spec": rlvr_spec()}, "spec.base: found halo_rlvr"),
+        ("another recipe", {"spec": rlvr_spec("support_v1")}, "spec.rlvr.recipe: found support_v1, which this version does not train yet; use sql_v2, sql_v3, sql_v4_dapo_sync or sql_v4_dapo_sync_lora"),
         ("halo_rft", {"spec": rft_spec()}, "spec.base: found halo_rft"),
         ("a warm-up", {"spec": rlvr_spec(rlvr={"warmup": {"envRevision": "public-v1", "steps": 5}})}, "spec.rlvr.warmup: found one"),
         ("a retention", {"spec": rlvr_spec(rlvr={"retention": {"envRevision": "public-v1", "steps": 5}})}, "spec.rlvr.retention: found one"),
@@ -110,6 +111,11 @@ def test_a_good_job_of_what_is_not_built_yet_is_refused(what: str, changes: dict
     assert refusal is not None
     assert (refusal.reason, refusal.pending) == ("NotYetAvailable", False)
     assert words in refusal.message
+
+
+@pytest.mark.parametrize("recipe", RLVR_RECIPES)
+def test_these_recipes_are_built(recipe: str) -> None:
+    assert first_refusal(of_tasks(rlvr_spec(recipe))) is None
 
 
 def test_sft_and_dpo_by_trl_are_built() -> None:

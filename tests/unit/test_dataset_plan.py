@@ -47,7 +47,23 @@ def test_pairs_are_inspected_as_pairs_and_what_nothing_reads_waits() -> None:
     ready = condition_of(plan.status.conditions, "Ready")
     assert ready
     assert ready.reason == "NotYetAvailable"
-    assert ready.message.endswith("only chat and preference are")
+    assert ready.message.endswith("only chat, preference and tasks are")
+
+
+def test_tasks_are_counted_by_environment_and_tag_but_not_those_of_a_harness() -> None:
+    spec = SPEC.model_copy(update={"kind": "tasks"})
+    tasks = replace(FRESH, spec=spec)
+    found = {"environments": ({"name": "sql", "rows": 10},), "tags": ({"name": "easy", "rows": 7},)}
+    counts = COUNTS.model_copy(update={"inspection": InspectionReport.model_validate(COUNTED.model_dump() | found)})
+    counted = plan_dataset(replace(tasks, pods=(ended(made(tasks), counts),)), NOW).status
+    assert counted
+    (inspection,) = counted.inspections
+    assert [(one.name, one.rows) for one in (*inspection.environments, *inspection.tags)] == [("sql", 10), ("easy", 7)]
+    harness = plan_dataset(replace(tasks, spec=spec.model_copy(update={"environment": "returns-desk-2"})), NOW)
+    assert harness.create == ()
+    assert harness.status
+    assert harness.status.waiting
+    assert "found returns-desk-2; this version does not inspect the tasks of a harness yet" in harness.status.waiting
 
 
 def test_a_count_is_recorded_for_the_revision_whose_tokenizer_counted() -> None:

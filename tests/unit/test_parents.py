@@ -65,5 +65,8 @@ def test_every_pod_of_every_attempt_is_told_the_same_parent() -> None:
 def test_its_adapter_names_the_parent_by_its_digest() -> None:
     frozen = plan_run(child(), b.NOW).status.frozen
     made = b.success().adapter
-    assert adapter_spec(b.world().meta, frozen, made).parent.to_json() == {"name": "support-v3", "digest": b.DIGEST}
-    assert adapter_spec(b.world().meta, plan_run(b.world(), b.NOW).status.frozen, made).parent is None
+    assert adapter_spec(b.world().meta, b.spec(), frozen, made).parent.to_json() == {
+        "name": "support-v3",
+        "digest": b.DIGEST,
+    }
+    assert adapter_spec(b.world().meta, b.spec(), plan_run(b.world(), b.NOW).status.frozen, made).parent is None

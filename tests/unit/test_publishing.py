@@ -225,7 +225,7 @@ def test_an_operator_that_died_after_the_adapter_was_made_takes_it_as_it_is() ->
     for pods_left in (True, False):
         done = published_run(trained())
         plan = plan_run(done, NOW)
-        spec_ = adapter_spec(done.meta, done.status.frozen, published().adapter)  # type: ignore[arg-type]
+        spec_ = adapter_spec(done.meta, done.spec, done.status.frozen, published().adapter)  # type: ignore[arg-type]
         there = replace(done, catalog=catalog(adapter=AdapterEntry("run", "uid-1", spec_)))
         there = there if pods_left else replace(there, pods=done.pods[:1])
         after = plan_run(there, NOW)

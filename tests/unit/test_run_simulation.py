@@ -23,12 +23,14 @@ from tests.unit.builders import (
     ended,
     failure,
     gpu,
+    online,
     pod,
     published,
     publisher,
     run_file,
     running,
     seconds,
+    server_pod,
     spec,
     success,
     world,
@@ -40,12 +42,13 @@ STEPS = 100
 class Simulation:
     """A cluster of one run: it carries plans out, possibly only up to a crash of the operator."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, servers: int = 0) -> None:
         found = catalog(gpu=GpuEntry("h100", gpu(perNode=1)))
-        self.world: RunWorld = world(spec=spec(gpu={"type": "h100", "count": nodes}), catalog=found)
+        trained = world(spec=spec(gpu={"type": "h100", "count": nodes}), catalog=found)
+        self.world: RunWorld = online(nodes, servers, perNode=1) if servers else trained
         self.now: datetime = NOW
         self.report: Report | None = None
-        self.ever: set[tuple[int, int]] = set()
+        self.ever: set[tuple[str, int, int, int]] = set()
         self.adapters = 0
         self.adapter: AdapterSpec
         self.plans: dict[str, PublishPlan | None] = {}
@@ -61,6 +64,7 @@ class Simulation:
         self.world = replace(self.world, catalog=replace(self.world.catalog, adapter=found))
         plan = plan_run(self.world, self.now)
         assert bool(plan.statement) == any(child["kind"] == "Adapter" for child in plan.first), "each has its receipt"
+        self._no_server_without_need(plan.create)
         writes: list = [(self._first, child) for child in plan.first]
         writes += [(self._status, plan.status)] if plan.status else []
         writes += [(self._delete, ref) for ref in plan.delete]
@@ -74,9 +78,12 @@ class Simulation:
         live = [p for p in self.world.pods if not p.ended]
         if is_terminal(before):
             assert self.status.conditions == before.conditions, "terminal is final"
-        assert len({(p.role, p.attempt, p.rank) for p in self.world.pods}) == len(self.world.pods), (
-            "never two trainers of one attempt and rank"
+        assert len({p.ref.name for p in self.world.pods}) == len(self.world.pods), (
+            "never two trainers of one attempt and rank, nor two servers of one incarnation"
         )
+        replaced = [p for p in self.world.pods if p.role == "rollout" and p.incarnation > 1]
+        for number in {p.attempt for p in replaced}:
+            assert sum(p.attempt == number for p in replaced) <= 3, "at most three replacements an attempt"
         assert len([p for p in live if p.role == "publish"]) <= 1, "never two that publish"
         assert self.adapters <= 1, "never two Adapters of one run"
         assert (self.status.attempt or 0) >= (before.attempt or 0), "attempts only grow"
@@ -91,6 +98,17 @@ class Simulation:
             assert self.adapters, "complete means that the adapter is there"
             assert self.status.adapter
             assert self.status.adapter.digest == self.adapter.digest
+
+    def _no_server_without_need(self, created: tuple[dict, ...]) -> None:
+        """A server is made while its trainers run, or with them."""
+        for child in created:
+            labels = child["metadata"]["labels"]
+            if labels[names.ROLE_LABEL] == "rollout" and labels[names.INCARNATION_LABEL] != "1":
+                number = int(labels[names.ATTEMPT_LABEL])
+                mine = [p for p in self.world.pods if (p.role, p.attempt) == ("trainer", number)]
+                assert mine
+                assert all(not p.ended and p.deleting_since is None for p in mine), "nobody samples any more"
+                assert not self.world.spec.suspend
 
     def _first(self, child: dict) -> None:
         if child["kind"] == "Adapter":
@@ -109,9 +127,16 @@ class Simulation:
                 self.world = replace(self.world, pods=(*self.world.pods, view))
             return
         attempt, rank = int(labels[names.ATTEMPT_LABEL]), int(labels[names.RANK_LABEL])
-        assert (attempt, rank) not in self.ever, "a pod of an attempt is made once"
-        self.ever.add((attempt, rank))
-        self.world = replace(self.world, pods=(*self.world.pods, pod(attempt=attempt, rank=rank, created_at=self.now)))
+        role, incarnation = labels[names.ROLE_LABEL], int(labels.get(names.INCARNATION_LABEL, "1"))
+        assert (role, attempt, rank, incarnation) not in self.ever, "a pod of an attempt is made once"
+        self.ever.add((role, attempt, rank, incarnation))
+        made = (
+            pod(attempt, rank, created_at=self.now)
+            if role == "trainer"
+            else server_pod(rank, incarnation, attempt, created_at=self.now)
+        )
+        assert made.ref.name == child["metadata"]["name"]
+        self.world = replace(self.world, pods=(*self.world.pods, made))
 
     def _delete(self, ref) -> None:  # type: ignore[no-untyped-def]
         self._change(ref.uid, lambda p: replace(p, deleting_since=p.deleting_since or self.now))
@@ -141,7 +166,9 @@ class Simulation:
             case "succeed" | "spoil" if target and target.role == "publish":
                 corrupt = failure("CheckpointCorrupt")
                 self._end(target, corrupt if action == "spoil" else published(self.plans[target.ref.uid]))
-            case "succeed" if target and target.running and target.attempt == self.status.attempt:
+            case "succeed" if (
+                target and target.role == "trainer" and target.running and target.attempt == self.status.attempt
+            ):
                 self._end(target, success(STEPS, target.attempt))
             case "crash" if target:
                 self._end(target, failure("Crashed", attempt=target.attempt))
@@ -158,11 +185,9 @@ class Simulation:
                 )
                 self.world = replace(self.world, report=found)
             case "suspend":
-                self.world = replace(
-                    self.world, spec=spec(gpu={"type": "h100", "count": self.world.spec.gpu.count}, suspend=True)
-                )
+                self.world = replace(self.world, spec=self.world.spec.model_copy(update={"suspend": True}))
             case "resume":
-                self.world = replace(self.world, spec=spec(gpu={"type": "h100", "count": self.world.spec.gpu.count}))
+                self.world = replace(self.world, spec=self.world.spec.model_copy(update={"suspend": False}))
         for p in [p for p in self.world.pods if p.deleting_since and not p.ended]:
             self._end(p, failure("Interrupted", attempt=p.attempt))
 
@@ -183,20 +208,21 @@ ACTIONS = st.tuples(
 
 # A busy machine is no failure.
 @settings(deadline=None)
-@given(st.integers(1, 2), st.lists(ACTIONS, max_size=30))
+@given(st.integers(1, 2), st.integers(0, 2), st.lists(ACTIONS, max_size=30))
 def test_whatever_happens_the_invariants_hold_and_the_run_can_be_finished(
-    nodes: int, actions: list[tuple[str, int, int, int]]
+    nodes: int, servers: int, actions: list[tuple[str, int, int, int]]
 ) -> None:
-    simulation = Simulation(nodes)
+    simulation = Simulation(nodes, servers)
     for action, which, step, crash_after in actions:
         simulation.reconcile(crash_after)
         simulation.act(action, which, step)
     simulation.act("resume", 0, 1)
     for _ in range(60):
         simulation.reconcile()
-        for which in range(nodes):
+        for which in range(nodes + servers):
             simulation.act("run", which, 1)
-        simulation.act("succeed", 0, 1)
+        for which in range(nodes + servers):
+            simulation.act("succeed", which, 1)
         simulation.now += seconds(60)
     assert is_terminal(simulation.status)
     assert [p for p in simulation.world.pods if not p.ended or p.metered] == [], "nothing runs and nothing is held"
@@ -204,11 +230,11 @@ def test_whatever_happens_the_invariants_hold_and_the_run_can_be_finished(
 
 # A busy machine is no failure.
 @settings(deadline=None)
-@given(st.integers(1, 2), st.lists(ACTIONS, max_size=20))
+@given(st.integers(1, 2), st.integers(0, 2), st.lists(ACTIONS, max_size=20))
 def test_planning_again_on_what_a_plan_led_to_changes_nothing(
-    nodes: int, actions: list[tuple[str, int, int, int]]
+    nodes: int, servers: int, actions: list[tuple[str, int, int, int]]
 ) -> None:
-    simulation = Simulation(nodes)
+    simulation = Simulation(nodes, servers)
     for action, which, step, _ in actions:
         simulation.reconcile()
         simulation.act(action, which, step)

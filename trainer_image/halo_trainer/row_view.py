@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from halo_trainer.data.jsonl import JsonLines
 from halo_trainer.data.load import load_config, load_template, local_base, local_path
 from halo_trainer.data.preference import preference_row
 from halo_trainer.data.steps import ChatLines
+from halo_trainer.data.tasks import TaskLines
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
 from halo_trainer.inspection import counted, counted_words
@@ -143,6 +145,9 @@ def _rows(
                 yield number, _title(f"bundle {number}{name}", row, f"{answers} answers, "), row
             if number == last:
                 return
+    if kind == "tasks":
+        yield from _openings(path, template, wanted)
+        return
     pair, check = kind == "preference", ChatLines()
     for number, value in JsonLines(path):
         rows: Iterable[Any] = _pair(number, value) if pair else [("", check.row(number, value))]
@@ -150,6 +155,19 @@ def _rows(
             row = template.token_row(one)
             yield number, _title(f"row {number}{name}", row), row
         if number == last:
+            return
+
+
+def _openings(path: Path, template: Template, wanted: list[int]) -> Iterator[tuple[int, str, TokenRow]]:
+    """Yield the prompts that tasks open with, none of which trains."""
+    check = TaskLines()
+    for number, value in JsonLines(path):
+        task = check.row(number, value)
+        if number in wanted:
+            opening = check.opening(number, task)
+            ids = array("i", template.prompt_ids(list(opening.messages), list(opening.tools) or None))
+            yield number, f"task {number}, {task.id}: opens with {len(ids)} tokens", TokenRow(ids, bytearray(len(ids)))
+        if number == max(wanted):
             return
 
 
@@ -188,13 +206,22 @@ def _title(name: str, row: TokenRow, answers: str = "") -> str:
 
 def _steps(path: Path, template: Template) -> Iterator[TokenRow]:
     check = ChatLines()
-    return (template.token_row(check.row(number, value)) for number, value in JsonLines(path))
+    for number, value in JsonLines(path):
+        row = check.row(number, value)
+        if not row.run:
+            raise RunFailure(
+                Reason.INVALID_SPEC, f"--bundle: {path} has chats and no steps of agent runs; leave it out"
+            )
+        yield template.token_row(row)
 
 
 def _kind(path: Path) -> str:
     """Return what kind of rows a file has by its first one."""
     for _, value in JsonLines(path):
-        return "preference" if isinstance(value, dict) and {"chosen", "rejected"} & value.keys() else "chat"
+        keys = value.keys() if isinstance(value, dict) else set()
+        if {"chosen", "rejected"} & keys:
+            return "preference"
+        return "tasks" if {"environment", "payload"} <= keys else "chat"
     return "chat"
 
 

@@ -69,14 +69,15 @@ class Tracker:
 
 def tracker_of(run: RunFile) -> Tracker | None:
     """Start what takes the run's metrics to W&B, if the run file says so."""
-    if run.wandb is None or run.train is None:
+    plan = run.train or run.rlvr
+    if run.wandb is None or plan is None:
         return None
     config = {
         "run": run.run.to_json(),
         "base": run.base.to_json(),
         "data": run.data.to_json() if run.data else None,
-        "train": run.train.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"resume", "parent"}),
-        "parent": run.train.parent.name if run.train.parent else None,
+        "train": plan.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"resume", "parent"}),
+        "parent": plan.parent.name if plan.parent else None,
         "gpus": run.layout.nodes * run.layout.gpus_per_node,
     }
     return Tracker([sys.executable, "-m", "halo_trainer.wandb_run"], begin(run.wandb, config))

@@ -12,10 +12,11 @@ from halo_operator.plan.checks.environment import ENVIRONMENT
 from halo_operator.plan.checks.layout import LAYOUT
 from halo_operator.plan.checks.parent import PARENT
 from halo_operator.plan.checks.recipe import RECIPE
+from halo_operator.plan.checks.tasks import TASKS
 from halo_operator.plan.refusal import Check, Refusal
 from halo_operator.plan.world import RunWorld
 
-RULES: tuple[Check, ...] = (*CATALOG, *RECIPE, *PARENT, *DATA, *LAYOUT, *ENVIRONMENT, *BUDGET)
+RULES: tuple[Check, ...] = (*CATALOG, *RECIPE, *PARENT, *DATA, *TASKS, *LAYOUT, *ENVIRONMENT, *BUDGET)
 
 
 def good_job_is_available(world: RunWorld) -> Refusal | None:

@@ -14,7 +14,7 @@ Facts = Mapping[ConditionType, Fact]
 
 RUN_TYPES = (T.ACCEPTED, T.RESERVED, T.SCHEDULED, T.RUNNING, T.PUBLISHED, T.SUSPENDED, T.COMPLETE, T.FAILED, T.READY)
 # Present only when true, as kstatus expects them.
-ABNORMAL = (T.RECONCILING, T.STALLED, T.DISK_PRESSURE)
+ABNORMAL = (T.RECONCILING, T.STALLED, T.DISK_PRESSURE, T.ROLLOUT_DEGRADED)
 
 
 def stamp(now: datetime) -> str:

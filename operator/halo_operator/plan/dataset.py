@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from halo_api.conditions import ConditionType, Reason, condition_of
-from halo_api.dataset import DatasetStatus, Inspection, LongerThan
+from halo_api.dataset import DatasetStatus, Inspection, LongerThan, RowsOf
 from halo_operator.plan import conditions, pods
 from halo_operator.plan.checks.data import INSPECTED_KINDS
 from halo_operator.plan.conditions import Facts, stamp
@@ -33,8 +33,11 @@ def plan_dataset(world: DatasetWorld, now: datetime) -> DatasetPlan:
     problems: list[tuple[Reason, str]] = []
     waits: list[tuple[Reason, str]] = []
     if world.spec.kind not in INSPECTED_KINDS:
-        inspected = " and ".join(INSPECTED_KINDS)
+        inspected = f"{', '.join(INSPECTED_KINDS[:-1])} and {INSPECTED_KINDS[-1]}"
         words = f"spec.kind: found {world.spec.kind}, which this version does not inspect yet; only {inspected} are"
+        return settle(world, status, [], [*delete, *alive(mine)], [], [(Reason.NOT_YET_AVAILABLE, words)], now)
+    if world.spec.environment is not None:
+        words = f"spec.environment: found {world.spec.environment}; this version does not inspect the tasks of a harness yet, only those of its own environments"
         return settle(world, status, [], [*delete, *alive(mine)], [], [(Reason.NOT_YET_AVAILABLE, words)], now)
     for name in world.spec.base_models:
         revision = revision_of(world, name)
@@ -99,6 +102,8 @@ def inspect(world: DatasetWorld, name: str, views: list[PodView], status: Datase
             trained_tokens=found.trained_tokens,
             longest_row=found.longest_row,
             longer=[LongerThan(tokens=length.tokens, rows=length.rows) for length in found.longer],
+            environments=[RowsOf(name=one.name, rows=one.rows) for one in found.environments],
+            tags=[RowsOf(name=one.name, rows=one.rows) for one in found.tags],
             at=stamp(now),
         )
         others = [i for i in status.inspections if i.base_model != name]

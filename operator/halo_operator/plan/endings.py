@@ -34,7 +34,7 @@ def wind_up(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, outcom
     if world.spec.suspend and outcome.reason == Reason.INTERRUPTED:
         status = recorded(world, status, attempt, Reason.SUSPENDED, "suspended", now)
         status = status.model_copy(update={"attempt": attempt.number + 1})
-        plan = pause(world, status, attempt_of(attempt.number + 1, attempt.nodes, ()), now)
+        plan = pause(world, status, attempt_of(attempt.number + 1, attempt.nodes, (), attempt.servers), now)
         return replace(
             plan, release=released(attempt), delete=tuple(p.ref for p in attempt.pods if p.deleting_since is None)
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from halo_api.run_status import AttemptRecord, Settlement, Usage
+from halo_api.run_status import AttemptRecord, Settlement, Topology, Usage
 from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan import money
 from halo_operator.plan.attempts import Attempt
@@ -17,7 +17,7 @@ from halo_operator.plan.pod_view import parse_time
 from halo_operator.plan.progress import record_of
 from halo_operator.plan.wishes import Unit
 
-ROLE = "trainer"
+TRAINER, ROLLOUT = "trainer", "rollout"
 
 
 def metered(status: TrainingJobStatus, attempt: Attempt, gpus: int) -> TrainingJobStatus:
@@ -28,8 +28,25 @@ def metered(status: TrainingJobStatus, attempt: Attempt, gpus: int) -> TrainingJ
         usage = live(usage, _open_ms(status, record, gpus), record.started_at)
     if usage is None or status.frozen is None:
         return status
+    usage = by_role(usage, gpus, status.topology)
     usage = priced(usage, status.frozen.gpu.h100_equivalent, rate_of(status))
     return status if usage == status.usage else status.model_copy(update={"usage": usage})
+
+
+def gpus_of(layout: Topology) -> int:
+    """Return all GPUs of a run that is laid out so."""
+    return layout.nodes * layout.gpus_per_node + sum(one.gpus for one in layout.rollout)
+
+
+def by_role(usage: Usage, gpus: int, layout: Topology | None) -> Usage:
+    """Return the usage with its GPU seconds by role: every GPU is billed for the same time, idle or not."""
+    serving = sum(one.gpus for one in layout.rollout) if layout else 0
+    if not serving:
+        return usage
+    total = total_ms(usage)
+    rollout = total * serving // gpus
+    seconds = {TRAINER: money.seconds(total - rollout), ROLLOUT: money.seconds(rollout)}
+    return usage.model_copy(update={"gpu_seconds": seconds})
 
 
 def rate_of(status: TrainingJobStatus) -> int | None:
@@ -131,7 +148,7 @@ def _open_ms(status: TrainingJobStatus, record: AttemptRecord, gpus: int) -> int
 def _with_total(usage: Usage, milliseconds: int) -> Usage:
     """A clock that was set back, or a report that was read late, never takes away what was seen."""
     total = max(milliseconds, total_ms(usage))
-    return usage.model_copy(update={"gpu_seconds": {ROLE: money.seconds(total)}})
+    return usage.model_copy(update={"gpu_seconds": {TRAINER: money.seconds(total)}})
 
 
 def _milliseconds(seconds: str) -> int:

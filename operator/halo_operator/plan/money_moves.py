@@ -10,9 +10,9 @@ from halo_api.run_status import Usage
 from halo_api.training_job import TrainingJobStatus
 from halo_api.workspace import WorkspaceHold
 from halo_operator.plan import claim, conditions, money, progress
-from halo_operator.plan.attempts import Attempt, attempt_of
+from halo_operator.plan.attempts import Attempt, attempt_in
 from halo_operator.plan.conditions import Fact
-from halo_operator.plan.metering import metered
+from halo_operator.plan.metering import gpus_of, metered
 from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan, clear, merged, state
 from halo_operator.plan.names import HOLD_FINALIZER
 from halo_operator.plan.wishes import Wanted
@@ -121,12 +121,10 @@ def leave_unread(
     if any(not p.ended for p in pods):
         return replace(plan, release=()) if held else plan
     layout = status.topology
-    mine = attempt_of(
-        status.attempt or 1, layout.nodes if layout else 1, tuple(p for p in pods if p.run_uid == meta.uid)
-    )
+    mine = attempt_in(layout, status.attempt or 1, tuple(p for p in pods if p.run_uid == meta.uid))
     if layout and (mine.pods or progress.record_of(status, mine.number)):
         status = progress.with_record(status, mine, Reason.CANCELLED, "the run was deleted", given_up=now)
-        status = metered(status, mine, layout.nodes * layout.gpus_per_node)
+        status = metered(status, mine, gpus_of(layout))
     return merged(replace(plan, release=()) if held else plan, settled(meta, status, held, asked=asked))
 
 
@@ -173,5 +171,4 @@ def leave(world: RunWorld, now: datetime) -> RunPlan:
 
 def current(world: RunWorld) -> Attempt:
     """Return the run's current attempt."""
-    nodes = world.status.topology.nodes if world.status.topology else 1
-    return attempt_of(world.status.attempt or 1, nodes, world.pods)
+    return attempt_in(world.status.topology, world.status.attempt or 1, world.pods)

@@ -11,6 +11,7 @@ from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan import conditions, progress
 from halo_operator.plan.attempts import Attempt
 from halo_operator.plan.conditions import Facts
+from halo_operator.plan.degraded import with_degraded
 from halo_operator.plan.disk import with_pressure
 from halo_operator.plan.world import Note, Plan, PodRef, PodView, RunWorld
 
@@ -23,7 +24,7 @@ RECHECK_SECONDS = 60.0
 
 def state(world: RunWorld, status: TrainingJobStatus, facts: Facts, now: datetime, *notes: Note) -> RunPlan:
     """Return the plan that writes this status: with notes only if what people act on changed, and later if only progress did."""
-    generation, facts = world.meta.generation, with_pressure(world, status, facts)
+    generation, facts = world.meta.generation, with_degraded(world, status, with_pressure(world, status, facts), now)
     new = status.model_copy(
         update={
             "conditions": conditions.update(status.conditions, facts, generation, now, conditions.RUN_TYPES),
@@ -47,9 +48,10 @@ def state(world: RunWorld, status: TrainingJobStatus, facts: Facts, now: datetim
         for c in saved
         if c.attempt == old.attempt
     )
-    pressed = condition_of(new.conditions, T.DISK_PRESSURE)
-    if pressed and condition_of(old.conditions, T.DISK_PRESSURE) is None:
-        told += (Note("Warning", pressed.reason, pressed.message),)
+    for type_ in (T.DISK_PRESSURE, T.ROLLOUT_DEGRADED):
+        worse = condition_of(new.conditions, type_)
+        if worse and condition_of(old.conditions, type_) is None:
+            told += (Note("Warning", worse.reason, worse.message),)
     before, after = condition_of(old.conditions, T.READY), condition_of(new.conditions, T.READY)
     moved = before is None or after is None or (before.reason, before.message) != (after.reason, after.message)
     return Plan(status=new, notes=told + (notes if moved else ()))
@@ -70,6 +72,7 @@ def merged(plan: RunPlan, other: RunPlan) -> RunPlan:
     waits = [wait for wait in (plan.requeue_after, other.requeue_after) if wait is not None]
     return replace(
         plan,
+        create=plan.create + other.create,
         delete=plan.delete + other.delete,
         release=plan.release + other.release,
         notes=plan.notes + other.notes,

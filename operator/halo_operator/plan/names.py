@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from halo_api.labels import ATTEMPT_LABEL as ATTEMPT_LABEL
+from halo_api.labels import INCARNATION_LABEL as INCARNATION_LABEL
 from halo_api.labels import RANK_LABEL as RANK_LABEL
 from halo_api.labels import ROLE_LABEL as ROLE_LABEL
 from halo_api.labels import RUN_LABEL as RUN_LABEL
@@ -42,6 +43,12 @@ def trainer_pod(owner: str, uid: str, rank: int, attempt: int) -> str:
     return child(owner, f"trainer-{rank}-a{attempt}", uid, "trainer", str(rank), str(attempt))
 
 
+def rollout_pod(owner: str, uid: str, server: int, incarnation: int, attempt: int) -> str:
+    """Return the name of a rollout server's pod; one that replaces another has the next incarnation."""
+    identity = (uid, "rollout", str(server), str(incarnation), str(attempt))
+    return child(owner, f"rollout-{server}-i{incarnation}-a{attempt}", *identity)
+
+
 def inspect_pod(owner: str, uid: str, base_model: str, revision: str, attempt: int) -> str:
     """Return the name of the pod that inspects a data set with the tokenizer of one base's revision."""
     return child(owner, f"inspect-a{attempt}", uid, "inspect", base_model, revision, str(attempt))
@@ -58,10 +65,15 @@ def verify_pod(owner: str, uid: str, since: str, attempt: int) -> str:
 
 
 def rendezvous_service(owner: str, uid: str) -> str:
-    """Return the name of the headless Service of a run of several nodes; unlike a pod's, it must start with a letter."""
+    """Return the name of the headless Service by which a run's pods meet; unlike a pod's, it must start with a letter."""
     return child(owner if owner[0].isalpha() else f"r{owner}", "trainer", uid, "rendezvous")
 
 
 def host_name(rank: int, attempt: int) -> str:
     """Return the host name of a trainer pod: it carries the attempt, so that an old one is never met by a new one."""
     return f"a{attempt}-r{rank}"
+
+
+def rollout_host(server: int, incarnation: int, attempt: int) -> str:
+    """Return the host name of a rollout server: with another attempt or incarnation it is another one."""
+    return f"a{attempt}-s{server}-i{incarnation}"

@@ -50,7 +50,10 @@ def pod(
     metered: bool,
     extra: Object,
     annotations: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
     variables: Sequence[Object] = (),
+    probes: Object | None = None,
+    grace_seconds: int | None = None,
 ) -> Object:
     """Return a pod under the *restricted* Pod Security Standard whose first process is the supervisor."""
     text = run_file.canonical()
@@ -72,6 +75,7 @@ def pod(
                 "app.kubernetes.io/name": "halo",
                 "app.kubernetes.io/component": role,
                 "app.kubernetes.io/managed-by": "halo",
+                **(labels or {}),
             },
             "annotations": {
                 names.OWNER_ANNOTATION: f"{meta.kind}/{meta.name}",
@@ -87,7 +91,7 @@ def pod(
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": POD_GRACE_SECONDS if metered else 10,
+            "terminationGracePeriodSeconds": grace_seconds or (POD_GRACE_SECONDS if metered else 10),
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": USER_ID,
@@ -110,6 +114,7 @@ def pod(
                         *variables,
                     ],
                     "resources": resources,
+                    **(probes or {}),
                     "terminationMessagePath": "/dev/termination-log",
                     "terminationMessagePolicy": "File",
                     "securityContext": {

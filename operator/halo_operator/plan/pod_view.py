@@ -56,6 +56,8 @@ def pod_view(pod: Object, now: datetime, sign: datetime | None = None) -> PodVie
         attempt=int(labels.get(names.ATTEMPT_LABEL, "0")),
         rank=int(labels.get(names.RANK_LABEL, "0")),
         phase=phase,
+        incarnation=int(labels.get(names.INCARNATION_LABEL, "1")),
+        ready=(_condition(status, "Ready") or {}).get("status") == "True" and not ended,
         created_at=parse_time(meta.get("creationTimestamp")) or now,
         bound_at=bound_at,
         finished_at=_finished_at(terminated, status, bound_at or deleting, offset, sign if lost else None)
@@ -233,4 +235,4 @@ def all_of(
     `signs` are the last signs of life of lost pods by their uid, on the API server's clock: reports, their node's heartbeat.
     """
     views = (pod_view(pod, now, signs.get(pod["metadata"]["uid"])) for pod in pods)
-    return tuple(sorted(views, key=lambda p: (p.attempt, p.role, p.rank, p.ref.name)))
+    return tuple(sorted(views, key=lambda p: (p.attempt, p.role, p.rank, p.incarnation, p.ref.name)))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 from halo_api.catalog import BaseModelSpec
 from halo_api.report import Deadline
@@ -13,7 +12,6 @@ from halo_api.run_file import (
     ContextParallel,
     DataRef,
     Layout,
-    ParentPlan,
     PublishPlan,
     Reporting,
     ResumeFrom,
@@ -25,18 +23,19 @@ from halo_api.run_file import (
     claim_of,
     run_uri,
 )
-from halo_api.run_status import Frozen, FrozenParent, Topology
+from halo_api.run_status import Frozen, FrozenDataset, Topology
 from halo_api.training_job import TrainingJobSpec
 from halo_operator.plan import names
+from halo_operator.plan.pod_parts import gpu_placement, gpu_resources, parent_plan
 from halo_operator.plan.pod_template import FILES_RESOURCES, owner, pod
 from halo_operator.plan.resolve import ROWS
+from halo_operator.plan.rollout_pods import addresses, ports, rlvr_plan
 from halo_operator.plan.split import WHOLE_ROW
 from halo_operator.plan.tracking import wandb_key, wandb_plan
 from halo_operator.plan.world import DatasetWorld, Environment, Meta, Object
 
 GRACE_SECONDS = 60.0
 RENDEZVOUS_PORT = 29500
-DEFAULT_TAINT_SECONDS = 60
 INSPECT_RESOURCES = {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}}
 
 
@@ -48,6 +47,8 @@ class Start:
     resume: ResumeFrom | None = None
     deadline: Deadline = field(default_factory=lambda: Deadline(sequence=0))
     publish_seconds: float = 30.0
+    # Of each rollout server: which of its pods is the current one.
+    incarnations: tuple[int, ...] = ()
 
 
 def trainer_pods(
@@ -72,11 +73,8 @@ def trainer_pods(
             pull_policy=frozen.image_pull_policy,
             read=read,
             write=(frozen.artifacts_claim,),
-            resources=trainer_resources(frozen, layout.gpus_per_node),
-            placement={
-                "nodeSelector": frozen.gpu.node_selector,
-                "tolerations": [t.to_json() for t in frozen.gpu.tolerations] + lost_node_tolerations(),
-            },
+            resources=gpu_resources(frozen, layout.gpus_per_node),
+            placement=gpu_placement(frozen),
             metered=True,
             extra=host(meta, layout, rank, attempt),
             variables=wandb_key(frozen, rank),
@@ -96,31 +94,19 @@ def train_file(
 ) -> RunFile:
     """Return the run file of one trainer pod."""
     attempt = start.attempt
-    if frozen.dataset is None or frozen.lora is None:
-        raise ValueError("only base lora_trl has a trainer")
+    if frozen.dataset is None:
+        raise ValueError("only runs on a data set have a trainer")
     service = names.rendezvous_service(meta.name, meta.uid)
     first = f"{names.host_name(0, attempt)}.{service}.{meta.namespace}.svc:{RENDEZVOUS_PORT}"
+    online = frozen.rlvr is not None
     return RunFile(
         role="train",
         run=RunIdentity(kind="TrainingJob", namespace=meta.namespace, name=meta.name, uid=meta.uid, attempt=attempt),
         base=BaseRef(**frozen.base.model_dump()),
-        data=DataRef(
-            name=frozen.dataset.name,
-            kind=ROWS[frozen.lora.method],
-            source=frozen.dataset.source,
-            sha256=frozen.dataset.sha256,
-        ),
-        train=TrainPlan(
-            steps=spec.steps,
-            batch=spec.batch,
-            save_steps=spec.save_steps,
-            seed=spec.seed,
-            lora=frozen.lora,
-            output=f"{run_uri(frozen.artifacts_claim, meta.uid)}/{attempt_name(attempt)}",
-            parent=parent_plan(frozen.parent) if frozen.parent else None,
-            resume=start.resume,
-            context_parallel=context_parallel(spec, layout),
-        ),
+        data=data_ref(frozen, frozen.dataset),
+        train=None if online else train_plan(meta, spec, frozen, layout, start),
+        rlvr=rlvr_plan(meta, spec, frozen, layout, attempt, start.resume) if online else None,
+        servers=addresses(meta, attempt, start.incarnations),
         layout=Layout(
             nodes=layout.nodes,
             node_rank=rank,
@@ -136,16 +122,41 @@ def train_file(
     )
 
 
+def data_kind(kind: str) -> Literal["chat", "preference", "tasks"]:
+    """Return a kind of rows that trainers read; raises ValueError of another, which is never inspected."""
+    if kind in ("chat", "preference", "tasks"):
+        return cast(Literal["chat", "preference", "tasks"], kind)
+    raise ValueError(f"no trainer reads rows of kind {kind}")
+
+
+def data_ref(frozen: Frozen, dataset: FrozenDataset) -> DataRef:
+    """Return the rows or tasks to read, with the digest that they must have."""
+    kind = ROWS[frozen.lora.method] if frozen.lora else "tasks"
+    return DataRef(name=dataset.name, kind=kind, source=dataset.source, sha256=dataset.sha256)
+
+
+def train_plan(meta: Meta, spec: TrainingJobSpec, frozen: Frozen, layout: Topology, start: Start) -> TrainPlan:
+    """Return what a run of base lora_trl trains."""
+    if frozen.lora is None:
+        raise ValueError("only base lora_trl trains by spec.lora")
+    return TrainPlan(
+        steps=spec.steps,
+        batch=spec.batch,
+        save_steps=spec.save_steps,
+        seed=spec.seed,
+        lora=frozen.lora,
+        output=f"{run_uri(frozen.artifacts_claim, meta.uid)}/{attempt_name(start.attempt)}",
+        parent=parent_plan(frozen.parent) if frozen.parent else None,
+        resume=start.resume,
+        context_parallel=context_parallel(spec, layout),
+    )
+
+
 def context_parallel(spec: TrainingJobSpec, layout: Topology) -> ContextParallel | None:
     """Return how rows are split, also where none need be: then bundles must not become longer than a GPU takes."""
     if spec.context_parallel is None:
         return None
     return ContextParallel(group=layout.context_parallel or 1, whole_row=WHOLE_ROW)
-
-
-def parent_plan(parent: FrozenParent) -> ParentPlan:
-    """Return what the trainer starts from, with what it must find there."""
-    return ParentPlan(name=parent.name, uri=parent.uri, digest=parent.digest, files=parent.files)
 
 
 def publish_pod(
@@ -201,7 +212,7 @@ def inspect_pod(world: DatasetWorld, base_name: str, base: BaseModelSpec, attemp
             dtype=base.dtype,
             context_length=base.context_length,
         ),
-        data=DataRef(name=meta.name, kind="preference" if spec.kind == "preference" else "chat", source=spec.source),
+        data=DataRef(name=meta.name, kind=data_kind(spec.kind), source=spec.source),
         reporting=None,
         grace_seconds=5.0,
     )
@@ -225,55 +236,38 @@ def inspect_pod(world: DatasetWorld, base_name: str, base: BaseModelSpec, attemp
     )
 
 
-def rendezvous_service(meta: Meta) -> Object:
-    """Return the headless Service by which a run's trainer pods find their first one; all attempts share it."""
-    return {
+def rendezvous_service(meta: Meta, layout: Topology) -> tuple[Object, ...]:
+    """Return the headless Service by which a run's pods find each other, where they must; all attempts share it."""
+    if not has_service(layout):
+        return ()
+    ours = {names.RUN_LABEL: meta.uid}
+    service = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
             "name": names.rendezvous_service(meta.name, meta.uid),
             "namespace": meta.namespace,
-            "labels": {names.RUN_LABEL: meta.uid, "app.kubernetes.io/managed-by": "halo"},
+            "labels": {**ours, "app.kubernetes.io/managed-by": "halo"},
             "ownerReferences": [owner(meta)],
         },
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": {names.RUN_LABEL: meta.uid, names.ROLE_LABEL: "trainer"},
-            "ports": [{"name": "rendezvous", "port": RENDEZVOUS_PORT}],
+            # Rollout servers too; pods that publish have no host name.
+            "selector": ours if layout.rollout else {**ours, names.ROLE_LABEL: "trainer"},
+            "ports": [{"name": "rendezvous", "port": RENDEZVOUS_PORT}, *(ports() if layout.rollout else [])],
         },
     }
+    return (service,)
+
+
+def has_service(layout: Topology) -> bool:
+    """Whether the run's pods must find each other: trainers on several nodes, or rollout servers."""
+    return layout.nodes > 1 or bool(layout.rollout)
 
 
 def host(meta: Meta, layout: Topology, rank: int, attempt: int) -> Object:
-    """Return the DNS name of a trainer pod; a run on one node needs none."""
+    """Return the DNS name of a trainer pod; a run on one node needs none: nobody looks for it."""
     if layout.nodes == 1:
         return {}
     return {"hostname": names.host_name(rank, attempt), "subdomain": names.rendezvous_service(meta.name, meta.uid)}
-
-
-def trainer_resources(frozen: Frozen, gpus: int) -> Object:
-    """Return the requests and limits of a trainer pod; memory is limited at what it asks for."""
-    memory = times(frozen.gpu.per_gpu.memory, gpus)
-    gpu = {frozen.gpu.resource_name: str(gpus)}
-    return {
-        "requests": {"cpu": times(frozen.gpu.per_gpu.cpu, gpus), "memory": memory, **gpu},
-        "limits": {"memory": memory, **gpu},
-    }
-
-
-def times(quantity: str, count: int) -> str:
-    """Return a Kubernetes quantity multiplied by a whole number."""
-    found = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", quantity)
-    if found is None:
-        raise ValueError(f"{quantity!r} is no quantity")
-    number = float(found[1]) * count
-    return f"{number:g}{found[2]}" if not number.is_integer() else f"{int(number)}{found[2]}"
-
-
-def lost_node_tolerations() -> list[Object]:
-    """Return the tolerations that let a lost node's pods go after a minute: a run has checkpoints, it need not wait five."""
-    return [
-        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": DEFAULT_TAINT_SECONDS}
-        for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-    ]

@@ -7,20 +7,24 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, get_args
 
+from halo_api.conditions import ConditionType
 from halo_api.estimate import PhaseName
-from halo_api.report import CheckpointReport, Report
+from halo_api.report import CheckpointReport, Report, RolloutProgress
 from halo_api.retention import kept_steps
 from halo_api.run_file import ResumeFrom
-from halo_api.run_status import AttemptRecord, Checkpoint, MeasuredPhase, Progress, Usage
+from halo_api.run_status import AttemptRecord, Checkpoint, MeasuredPhase, Progress, RolloutsSeen, Usage
 from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan.attempts import Attempt
 from halo_operator.plan.conditions import stamp
 from halo_operator.plan.pod_view import parse_time
+from halo_operator.plan.world import PodView
 
 KEPT = 10
 MOST_IMAGES = 8
+MOST_REASONS = 16
 # Progress alone is written no more often than this; what people act on is written at once.
 PROGRESS_SECONDS = 10.0
+COUNTED = ConditionType.ROLLOUT_DEGRADED
 
 
 def with_report(status: TrainingJobStatus, report: Report | None, now: datetime) -> TrainingJobStatus:
@@ -36,15 +40,33 @@ def with_report(status: TrainingJobStatus, report: Report | None, now: datetime)
         steps=found.steps,
         percent=100 * found.step // max(found.steps, 1),
         loss=rounded(found.loss),
+        reward=rounded(found.rollouts.reward) if found.rollouts else None,
         learning_rate=rounded(found.learning_rate),
         grad_norm=rounded(found.grad_norm),
         tokens_per_second=rounded(found.tokens_per_second),
+        rollouts=seen(found.rollouts) if found.rollouts else None,
         mfu=rounded(found.mfu),
         memory_bytes=found.memory_bytes,
         remaining_seconds=found.remaining_seconds,
         updated_at=stamp(now),
     )
     return status.model_copy(update={"progress": progress})
+
+
+def seen(found: RolloutProgress) -> RolloutsSeen:
+    """Return what people look at of a step's episodes; the rest is in the run's metrics."""
+    return RolloutsSeen(
+        pass_rate=rounded(found.pass_rate),
+        scored=found.scored,
+        unscored=found.unscored,
+        unscored_reasons=dict(sorted(found.unscored_reasons.items())[:MOST_REASONS]),
+        kl=rounded(found.kl),
+        mismatch=rounded(found.mismatch),
+        staleness=found.staleness,
+        policy=found.policy,
+        tokens_per_second=rounded(found.tokens_per_second),
+        servers=found.servers,
+    )
 
 
 def arrived(status: TrainingJobStatus, step: int, steps: int, now: datetime) -> TrainingJobStatus:
@@ -75,7 +97,13 @@ def with_checkpoints(status: TrainingJobStatus, found: Iterable[CheckpointReport
         if new is None or (new.step in by_step and by_step[new.step].attempt >= attempt):
             continue
         by_step[new.step] = Checkpoint(
-            step=new.step, attempt=attempt, uri=new.uri, digest=new.digest, loss=rounded(new.loss), at=new.at
+            step=new.step,
+            attempt=attempt,
+            uri=new.uri,
+            digest=new.digest,
+            loss=rounded(new.loss),
+            reward=rounded(new.reward),
+            at=new.at,
         )
     steps = kept_steps({checkpoint.step: checkpoint.loss for checkpoint in by_step.values()})
     kept = [by_step[step] for step in sorted(steps)]
@@ -118,16 +146,18 @@ def with_record(
         message=(message[:1000] or None) if message is not None else old.message,
         gpu_seconds=old.gpu_seconds,
         phases=measured(attempt) or old.phases,
-        images=with_images(old.images, attempt) if reason else old.images,
+        images=with_images(old.images, attempt.trainers) if reason else old.images,
+        rollout_images=with_images(old.rollout_images, attempt.rollouts) if reason else old.rollout_images,
+        replaced=old.replaced,
     )
     others = [r for r in status.attempts if r.attempt != attempt.number]
     records = sorted([*others, record], key=lambda r: r.attempt)[-KEPT:]
     return status if records == status.attempts else status.model_copy(update={"attempts": records})
 
 
-def with_images(known: Iterable[str], attempt: Attempt) -> list[str]:
+def with_images(known: Iterable[str], pods: Iterable[PodView]) -> list[str]:
     """Return the images that are known of an attempt, and those that its pods show."""
-    return sorted({*known, *(pod.image_id for pod in attempt.pods if pod.image_id)})[:MOST_IMAGES]
+    return sorted({*known, *(pod.image_id for pod in pods if pod.image_id)})[:MOST_IMAGES]
 
 
 def _finished(
@@ -142,7 +172,7 @@ def _finished(
 
 def measured(attempt: Attempt) -> list[MeasuredPhase]:
     """Return how long each phase took: as the first pod counted them, and the rest of the attempt's time as its start."""
-    spoke = next((p.outcome for p in attempt.pods if p.outcome and p.outcome.seconds), None)
+    spoke = next((p.outcome for p in attempt.trainers if p.outcome and p.outcome.seconds), None)
     if spoke is None or attempt.finished_at is None or attempt.bound_at is None:
         return []
     rest = (attempt.finished_at - attempt.bound_at).total_seconds() - sum(spoke.seconds.values())
@@ -167,8 +197,12 @@ def seconds_until_due(old: TrainingJobStatus, new: TrainingJobStatus, now: datet
 
 def _loud(status: TrainingJobStatus) -> TrainingJobStatus:
     """Return what people act on: neither progress and what it costs nor an attempt's times, but how attempts ended."""
-    records = [r.model_copy(update={"started_at": None, "finished_at": None}) for r in status.attempts if r.reason]
+    untimed = {"started_at": None, "finished_at": None}
+    records = [r.model_copy(update=untimed) for r in status.attempts if r.reason or r.replaced]
+    # Its counts are another step's each time.
+    words = [c.model_copy(update={"message": ""}) if c.type == COUNTED else c for c in status.conditions]
     quiet: dict[str, Any] = {
+        "conditions": words,
         "progress": None,
         "attempts": records,
         "observed_generation": None,

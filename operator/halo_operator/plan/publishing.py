@@ -194,7 +194,7 @@ def _outcome(pod: PodView) -> Outcome:
 
 def _new(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, made: AdapterReport, now: datetime) -> RunPlan:
     """Make the Adapter with its receipt, then say that the run is complete."""
-    spec = adapter_spec(world.meta, frozen, made)
+    spec = adapter_spec(world.meta, world.spec, frozen, made)
     plan = _complete(world, status, spec, now)
     if plan.status is None:
         return plan

@@ -109,7 +109,10 @@ def with_receipt(plan: Plan[TrainingJobStatus], envelope: bytes) -> Plan[Trainin
 
 def images_of(status: TrainingJobStatus, pods: Iterable[PodView]) -> dict[str, set[str]]:
     """Return by role what the run's pods ran, as their nodes resolved it: those of attempts before, and those still there."""
-    found: dict[str, set[str]] = {"trainer": {image for record in status.attempts for image in record.images}}
+    found: dict[str, set[str]] = {
+        "trainer": {image for record in status.attempts for image in record.images},
+        "rollout": {image for record in status.attempts for image in record.rollout_images},
+    }
     for pod in pods:
         if pod.image_id:
             found.setdefault(pod.role, set()).add(pod.image_id)

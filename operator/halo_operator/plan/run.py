@@ -9,9 +9,9 @@ from halo_api.conditions import ConditionType, Reason, condition_of, is_true
 from halo_api.report import Outcome
 from halo_api.run_status import Frozen, Topology
 from halo_api.training_job import TrainingJobStatus
-from halo_operator.plan import claim, conditions, pods, progress, publishing, stopping
+from halo_operator.plan import claim, conditions, pods, progress, publishing, rollouts, stopping
 from halo_operator.plan.admission import first_refusal
-from halo_operator.plan.attempts import Attempt, attempt_of
+from halo_operator.plan.attempts import Attempt, attempt_in
 from halo_operator.plan.budget import quote_of
 from halo_operator.plan.conditions import Facts
 from halo_operator.plan.endings import out_of_budget, pause, relaunch_or_fail, seconds_to_relaunch, wind_up
@@ -20,9 +20,10 @@ from halo_operator.plan.metering import metered
 from halo_operator.plan.money_moves import kept, leave, raised, reserve, settle
 from halo_operator.plan.moves import RECHECK_SECONDS, RunPlan, clear, merged, state
 from halo_operator.plan.names import HOLD_FINALIZER
-from halo_operator.plan.pod_view import seconds_until_lost
+from halo_operator.plan.pod_view import alive, seconds_until_lost
 from halo_operator.plan.quote import quote_lines
 from halo_operator.plan.refusal import Refusal
+from halo_operator.plan.rollout_pods import rollout_pods
 from halo_operator.plan.topology import layout_of
 from halo_operator.plan.watching import SLOW_START_SECONDS, watch
 from halo_operator.plan.world import Note, Plan, PodView, RunWorld
@@ -126,12 +127,20 @@ def launch(
     number, layout = status.attempt or 1, status.topology or Topology(nodes=1, gpus_per_node=world.spec.gpu.count)
     there = {p.ref.name for p in world.pods}
     resume = progress.resume_from(status)
-    deadline = stopping.deadline_of(world.spec, status, attempt_of(number, layout.nodes, ()), None)
+    deadline = stopping.deadline_of(world.spec, status, attempt_in(layout, number, ()), None)
     most = stopping.phase_seconds(status, "publish", stopping.PUBLISH_SECONDS)
-    start = pods.Start(number, resume, deadline, most)
-    wanted = pods.trainer_pods(world.meta, world.spec, frozen, layout, start, world.environment)
+    incarnations = rollouts.incarnations_of(status, layout)
+    start = pods.Start(number, resume, deadline, most, incarnations)
+    # All or none: who trains and who serves is made together.
+    wanted = (
+        *pods.trainer_pods(world.meta, world.spec, frozen, layout, start, world.environment),
+        *rollout_pods(world.meta, frozen, layout, number, incarnations, deadline, world.environment),
+    )
     missing = tuple(pod for pod in wanted if pod["metadata"]["name"] not in there)
     words = f"attempt {number}: {layout.nodes} trainer pod{'s' if layout.nodes > 1 else ''}"
+    words += (
+        f" and {len(layout.rollout)} rollout server{'s' if len(layout.rollout) > 1 else ''}" if layout.rollout else ""
+    )
     words += f", from the checkpoint of step {resume.step}" if resume else ""
     status = status.model_copy(update={"waiting": None})
     # The quote is told with the first start: an event of its own would be one more write a run.
@@ -142,7 +151,7 @@ def launch(
             0, Note("Normal", Reason.BUDGET_HELD, f"{claim.words_of(status.hold)} are held; the run stops there")
         )
     plan = state(world, status, conditions.working(Reason.STARTING, words, extra), now, *notes)
-    service = (pods.rendezvous_service(world.meta),) if layout.nodes > 1 else ()
+    service = pods.rendezvous_service(world.meta, layout)
     if extra is None and conditions.is_rejected(condition_of(world.status.conditions, T.SCHEDULED)):
         # The status says what refused the pods the last time; it stays true until they are there. Of a run whose Service was
         # refused before its first status it does not say yet what was frozen and held: nothing is made before it does.
@@ -162,10 +171,9 @@ def not_made(world: RunWorld, message: str, now: datetime) -> RunPlan:
 def follow(world: RunWorld, frozen: Frozen, now: datetime) -> RunPlan:
     """Follow the current attempt to its end."""
     status = progress.with_report(world.status, world.report, now)
-    nodes = status.topology.nodes if status.topology else 1
-    attempt = attempt_of(status.attempt or 1, nodes, world.pods)
+    attempt = attempt_in(status.topology, status.attempt or 1, world.pods)
     old = clear(p for p in world.pods if p.attempt != attempt.number)
-    status = progress.with_record(status, attempt, *said(world, attempt)) if attempt.pods else status
+    status = progress.with_record(status, attempt, *said(world, status, attempt)) if attempt.pods else status
     status = metered(status, attempt, world.spec.gpu.count)
     # A raise that comes while the adapter is being published comes too late.
     status, asked = (status, Plan()) if publishing.is_over(status) else raised(world, status)
@@ -187,11 +195,13 @@ def go_on(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attempt: A
         words = "the trainer ended well but left no adapter, or one whose digest is not that of its files"
         none = Outcome(result="Failed", reason=Reason.CRASHED, message=words)
         return relaunch_or_fail(world, status, attempt, none, now)
+    if lost := _lost(status, attempt):
+        return wind_up(world, status, attempt, lost, now)
     if attempt.failure:
         return wind_up(world, status, attempt, attempt.failure, now)
     if world.spec.suspend:
         return pause(world, status, attempt, now)
-    if not attempt.pods and _had_started(status, attempt.number):
+    if not attempt.trainers and _had_started(status, attempt.number):
         gone = Outcome(result="Failed", reason=Reason.INTERRUPTED, message="the pods of the attempt are gone")
         return relaunch_or_fail(world, status, attempt, gone, now)
     if not attempt.complete:
@@ -203,12 +213,46 @@ def go_on(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attempt: A
         if not attempt.pods and not stopping.can_go_on(world.spec, status):
             return out_of_budget(world, status, attempt, "it was not started again", now)
         return launch(world, status, frozen, now)
-    return watch(world, status, attempt, now)
+    return serve(world, status, frozen, attempt, now) if attempt.servers else watch(world, status, attempt, now)
 
 
-def said(world: RunWorld, attempt: Attempt) -> tuple[str, str] | tuple[()]:
+def serve(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attempt: Attempt, now: datetime) -> RunPlan:
+    """Follow an attempt that has rollout servers: replace those that ended while they are needed, and stop them after."""
+    tended = rollouts.tended(world, status, frozen, attempt, now)
+    if tended.lost is not None:
+        status = progress.with_record(status, attempt, tended.lost.reason, tended.lost.message)
+        return wind_up(world, status, attempt, tended.lost, now)
+    if tended.create and conditions.is_rejected(condition_of(world.status.conditions, T.SCHEDULED)):
+        # As when an attempt starts: the status says what refused them, until they are there.
+        return Plan(create=tended.create, requeue_after=RECHECK_SECONDS)
+    plan = watch(world, tended.status, attempt, now)
+    if not rollouts.are_needed(world, status, attempt, now):
+        return merged(plan, Plan(delete=alive(p for p in attempt.rollouts if not p.ended)))
+    if not tended.create or plan.delete or plan.expel:
+        return plan
+    if plan.status is None:
+        # Who is replaced is in the status before the pod is made, whatever else there is to say.
+        told = state(world, tended.status, conditions.abnormal(status.conditions), now)
+        plan = replace(plan, status=told.status, notes=told.notes)
+    return replace(plan, create=tended.create)
+
+
+def _lost(status: TrainingJobStatus, attempt: Attempt) -> Outcome | None:
+    """Return why the attempt was given up for its rollout servers: what comes of it afterwards is no other cause."""
+    record = progress.record_of(status, attempt.number)
+    if record is None or record.reason != Reason.ROLLOUT_LOST:
+        return None
+    return Outcome(result="Failed", reason=Reason.ROLLOUT_LOST, message=record.message or "")
+
+
+def said(world: RunWorld, status: TrainingJobStatus, attempt: Attempt) -> tuple[str, str] | tuple[()]:
     """Return the outcome that the attempt reported: in the status, it can be acknowledged before its pods end."""
     report = world.report
+    if _lost(status, attempt):
+        return ()
+    if attempt.servers and (ended := next((p.outcome for p in attempt.trainers if p.rank == 0 and p.ended), None)):
+        # Its servers still end: until then nothing else says that it has.
+        return ended.reason, ended.message
     if report is None or report.attempt != attempt.number or report.outcome is None:
         return ()
     return report.outcome.reason, report.outcome.message

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from halo_api.report import Deadline
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus
 from halo_operator.plan import money
-from halo_operator.plan.attempts import Attempt, attempt_of
+from halo_operator.plan.attempts import Attempt, attempt_in
 from halo_operator.plan.claim import amount_of
 from halo_operator.plan.metering import closed_ms
 from halo_operator.plan.world import PodView
@@ -27,7 +27,7 @@ class Deadlines:
     """What the pods of an attempt must know of its end."""
 
     attempt: int
-    by_rank: Mapping[int, Deadline] = field(default_factory=dict)
+    by_pod: Mapping[str, Deadline] = field(default_factory=dict)
     over: bool = False
 
 
@@ -90,14 +90,14 @@ def phase_seconds(status: TrainingJobStatus, name: str, otherwise: float) -> flo
 
 
 def deadlines_of(spec: TrainingJobSpec, status: TrainingJobStatus, pods: Iterable[PodView], now: datetime) -> Deadlines:
-    """Return what the answers to the current attempt's pushes say: each pod's deadline by its rank, and whether it is over."""
-    number, nodes = status.attempt or 1, status.topology.nodes if status.topology else 1
-    attempt, limit = attempt_of(number, nodes, tuple(pods)), limit_of(spec, status)
+    """Return what the answers to the current attempt's pushes say: each pod's deadline by its name, and whether it is over."""
+    number, limit = status.attempt or 1, limit_of(spec, status)
+    attempt = attempt_in(status.topology, number, tuple(pods))
     if limit is None:
         return Deadlines(number)
-    by_rank = {pod.rank: deadline_of(spec, status, attempt, pod) for pod in attempt.pods}
+    by_pod = {pod.ref.name: deadline_of(spec, status, attempt, pod) for pod in attempt.pods}
     over = attempt.bound_at is not None and now >= limit.stop_at(attempt.bound_at)
-    return Deadlines(number, by_rank, over)
+    return Deadlines(number, by_pod, over)
 
 
 def can_go_on(spec: TrainingJobSpec, status: TrainingJobStatus) -> bool:
@@ -111,7 +111,7 @@ def can_go_on(spec: TrainingJobSpec, status: TrainingJobStatus) -> bool:
 def deadline_of(spec: TrainingJobSpec, status: TrainingJobStatus, attempt: Attempt, pod: PodView | None) -> Deadline:
     """Return the deadline of one pod, counted from when its node set up its volumes, which is when it was bound.
 
-    A pod that was bound before the last one waits for it unbilled. The sequence grows with what is known: that last pod,
+    A pod that was bound before the last one waits for it unbilled; one that replaces another comes later. The sequence grows with what is known: that last pod,
     and each raise of the budget.
     """
     limit = limit_of(spec, status)
@@ -121,5 +121,5 @@ def deadline_of(spec: TrainingJobSpec, status: TrainingJobStatus, attempt: Attem
     earlier = 0.0
     if pod is not None and pod.bound_at and attempt.bound_at:
         earlier = (attempt.bound_at - pod.bound_at).total_seconds()
-    known = 1 if earlier > 0 else 0
-    return Deadline(sequence=raised + known, remaining_seconds=round(limit.role_seconds + earlier, 3))
+    known = 1 if earlier else 0
+    return Deadline(sequence=raised + known, remaining_seconds=round(max(limit.role_seconds + earlier, 0.0), 3))

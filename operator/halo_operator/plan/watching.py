@@ -7,6 +7,7 @@ from datetime import datetime
 
 from halo_api.conditions import ConditionType, Reason
 from halo_api.report import Outcome
+from halo_api.run_status import AttemptRecord
 from halo_api.training_job import TrainingJobStatus
 from halo_operator.plan import conditions, progress, stopping
 from halo_operator.plan.attempts import Attempt
@@ -60,6 +61,8 @@ def doing(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: dat
     placed: Facts = {T.SCHEDULED: ("True", Reason.PODS_BOUND, f"attempt {attempt.number} is on its nodes")}
     running: Facts = {**placed, T.RUNNING: ("True", Reason.TRAINING, f"attempt {attempt.number} is training")}
     record = progress.record_of(status, attempt.number)
+    if record and not record.reason and (loads := still_load(status, attempt, record)):
+        status = status.model_copy(update={"waiting": loads})
     if record and record.reason:
         done = record.reason in (Reason.SUCCEEDED, Reason.BUDGET_REACHED)
         how = {Reason.SUCCEEDED: "trained to the end", Reason.BUDGET_REACHED: "trained until its budget was reached"}
@@ -82,11 +85,25 @@ def doing(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: dat
     if age < SLOW_START_SECONDS:
         return Plan(requeue_after=SLOW_START_SECONDS)
     if age > limit:
-        words = f"its pods were on their nodes but did not run within {limit} s (kubectl describe pod {attempt.pods[0].ref.name})"
+        slowest = next((pod for pod in attempt.pods if not (pod.running or pod.ended)), attempt.pods[0])
+        words = (
+            f"its pods were on their nodes but did not run within {limit} s (kubectl describe pod {slowest.ref.name})"
+        )
         late = Outcome(result="Failed", reason=Reason.NOT_STARTED, message=words)
         return relaunch_or_fail(world, status, attempt, late, now)
     facts = conditions.working(Reason.STARTING, f"attempt {attempt.number} is starting on its nodes", placed)
     return replace(state(world, status, facts, now), requeue_after=limit - age + 1)
+
+
+def still_load(status: TrainingJobStatus, attempt: Attempt, record: AttemptRecord) -> str | None:
+    """Say which rollout servers are not ready yet, until the attempt's first step; later that is no news."""
+    started = record.started_at
+    if not attempt.running or (status.progress and (started is None or status.progress.updated_at > started)):
+        return None
+    late = [pod for pod in attempt.rollouts if pod.running and not pod.ready]
+    if not late:
+        return None
+    return f"{len(late)} of {attempt.servers} rollout servers are not ready yet (pod {late[0].ref.name})"
 
 
 def is_stopping(world: RunWorld, status: TrainingJobStatus, attempt: Attempt, now: datetime) -> bool:

@@ -57,6 +57,9 @@ class PodView:
     rank: int
     phase: str
     created_at: datetime
+    # Of a rollout server: which of its pods in the attempt; and whether it can sample with the policy that was announced.
+    incarnation: int = 1
+    ready: bool = False
     bound_at: datetime | None = None
     finished_at: datetime | None = None
     deleting_since: datetime | None = None
@@ -94,6 +97,8 @@ class Environment:
     ca_bundle: str
     operator_version: str
     start_timeout_seconds: int
+    rollout_image: str = ""
+    rollout_image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from types import MappingProxyType
 
 import yaml
 
-from halo_api.recipe import RecipeSpec
-from halo_api.recipe_settings import RecipeSettings
+from halo_api.recipe import RecipeSpec, settings_of
 from halo_operator.plan.world import RecipeEntry
 
 LOCK = "recipes.lock"
@@ -37,7 +36,7 @@ def load() -> Mapping[str, RecipeEntry]:
     retired: dict[str, str] = yaml.load((files(__package__) / RETIRED).read_bytes(), yaml.CSafeLoader)
     found = {}
     for name, content in contents().items():
-        settings = RecipeSettings.model_validate(yaml.load(content, yaml.CSafeLoader)).to_json()
+        settings = settings_of(content).to_json()
         digest = digest_of(content)
         more = {"name": name, "digest": digest, "retired": name in retired, "successor": retired.get(name)}
         found[name] = RecipeEntry(name, digest, RecipeSpec.model_validate(settings | more), content.decode())

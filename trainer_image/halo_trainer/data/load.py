@@ -136,14 +136,15 @@ def training_pairs(data: DataRef, path: Path, template: Template) -> Iterator[To
 
 def _read(data: DataRef, path: Path, row: Callable[[int, Any], Row]) -> Iterator[Row]:
     if path.is_file():
-        _same_file(data, path, file_digest(path))
+        same_file(data, path, file_digest(path))
     lines = JsonLines(path)
     yield from itertools.starmap(row, lines)
     # It may have been replaced since the first look, which is there to fail early.
-    _same_file(data, path, lines.digest)
+    same_file(data, path, lines.digest)
 
 
-def _same_file(data: DataRef, path: Path, found: str) -> None:
+def same_file(data: DataRef, path: Path, found: str) -> None:
+    """Refuse a file that is not the one that was inspected; `found` is its digest."""
     if data.sha256 is not None and found != data.sha256:
         raise RunFailure(
             Reason.DATASET_CHANGED,

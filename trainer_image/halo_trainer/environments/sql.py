@@ -22,13 +22,13 @@ from halo_trainer.environments.sql_schema import Value
 from halo_trainer.environments.sql_variants import NoVariant
 
 # For all databases of an answer together: what the limit of steps does not end. A right answer takes milliseconds.
-CPU_SECONDS = 3.0
+CPU_SECONDS = 2.0
 MORE_MEMORY = HEAP_BYTES + (128 << 20)
 TOOL = "run_sql"
 SHOWN_ROWS = 20
 SHOWN_CHARACTERS = 2000
 _EXAMPLES = 3
-_FENCE = re.compile(r"```[ \t]*(\w*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_FENCE = re.compile(r"```(?:(?:sqlite|sql)\b)?(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 _TOOLS = (
     {
         "type": "function",
@@ -45,7 +45,7 @@ _TOOLS = (
 )
 _SYSTEM = (
     "You answer questions about a database with one SELECT statement of SQLite. "
-    f"You may call {TOOL} to try queries. Your answer is the last query, in a ```sql block. "
+    f"Where you have the tool {TOOL}, you may try queries first. Your answer is the last query, in a ```sql block. "
     "It must be right for other rows in the same tables too."
 )
 
@@ -61,9 +61,9 @@ class SqlEnvironment:
 
     def check(self, payload: dict[str, Any]) -> None:
         """Raise ValueError for a payload that is no task of SQL, or that no answer could be scored on."""
-        task = sql_task(payload)
+        sql_task(payload)
         try:
-            case_of(task, self._hidden, self._skips)
+            self._case(json.dumps(payload))
         except NoVariant as problem:
             words = f"payload.schema: found none that hidden variants can be drawn for: {problem}; mend the schema or the rows"
             raise ValueError(words) from problem
@@ -132,7 +132,7 @@ def query_of(answer: str) -> str:
     """Return the query of an answer: its last block in a fence, else all of it; what it thought before is left off."""
     text = answer.rpartition("</think>")[2]
     blocks = _FENCE.findall(text)
-    return str(blocks[-1][1] if blocks else text).strip()
+    return str(blocks[-1] if blocks else text).strip()
 
 
 def _run(queries: Sequence[Callable[[], Result]]) -> list[Result | str]:

@@ -64,7 +64,7 @@ class Case:
     @property
     def telling(self) -> int:
         """How many variants have another gold result than the database that is shown."""
-        return sum(_difference(self.held[0].gold, one.gold, True) is not None for one in self.held[1:])
+        return sum(_difference(self.held[0].gold, one.gold, self.ordered) is not None for one in self.held[1:])
 
 
 def sql_task(payload: dict[str, Any]) -> SqlTask:
@@ -118,6 +118,7 @@ def _variants(
             f"the foreign key {table.name}({', '.join(key.columns)}) names no key of {key.parent}, "
             "and the recipe's hidden variants do not skip such a one"
         )
+    ordered = is_ordered(task.gold)
     telling: list[Held] = []
     others: list[Held] = []
     problem = ""
@@ -134,7 +135,7 @@ def _variants(
         finally:
             connection.close()
         before = [first, *telling]
-        new = one.gold.rows and all(_difference(other.gold, one.gold, True) for other in before)
+        new = one.gold.rows and all(_difference(other.gold, one.gold, ordered) for other in before)
         (telling if new else others).append(one)
     chosen = [*telling, *others][:VARIANTS]
     if not chosen:

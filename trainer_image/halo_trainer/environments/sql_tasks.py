@@ -49,7 +49,7 @@ def generate(
     """
     choices = _choices(difficulty, kinds)
     seen: set[str] = set()
-    for number in range(count * MOST_DRAWS + 1000):
+    for number in range(count * MOST_DRAWS):
         if len(seen) == count:
             return
         # The split is no part of the draw: both walk the same candidates, and each keeps its own.

@@ -12,9 +12,10 @@ from halo_api.conditions import Reason
 from halo_api.report import RolloutProgress
 from halo_trainer.failures import RunFailure
 from halo_trainer.rl.batch import RoundFacts, round_facts, sampled_rows, training_rows
+from halo_trainer.rl.bundles import bundled
 from halo_trainer.rl.frontier import Frontier
 from halo_trainer.rl.online import OnlineRun
-from halo_trainer.rl.plan import groups_of
+from halo_trainer.rl.plan import groups_of, longest_row
 from halo_trainer.rl.scoring import Sampled
 from halo_trainer.rl.tasks import Refill, StepGroups, step_groups, wanted_tasks
 from halo_trainer.rl.wire import rows_from_bytes, rows_to_bytes
@@ -43,7 +44,7 @@ def sampled_round(run: OnlineRun) -> tuple[list[Sampled], RolloutProgress]:
         groups = run.together.do(work)
     except NoServers as error:
         # Another attempt may find servers.
-        raise RunFailure(Reason.CRASHED, f"step {run.state.step + 1}: {error}") from error
+        raise RunFailure(Reason.ROLLOUT_LOST, f"step {run.state.step + 1}: {error}") from error
     told = RolloutProgress()
     data = b""
     if groups is not None:
@@ -57,11 +58,17 @@ def sampled_round(run: OnlineRun) -> tuple[list[Sampled], RolloutProgress]:
             run.frontier.episodes + facts.scored + facts.unscored,
             run.frontier.sampled_tokens + facts.sampled_tokens,
         )
-        run.groups = {}
+        run.groups, run.mean_reward = {}, facts.reward
         data = rows_to_bytes(sampled_rows(groups.teaching, settings))
     rows = rows_from_bytes(run.ranks.share(data, run.device))
     run.frontier = shared_frontier(run)
-    return rows, told
+    return bundled(rows, run.scorer.takes_trees, bundle_tokens(run, rows)), told
+
+
+def bundle_tokens(run: OnlineRun, rows: Sequence[Sampled]) -> int:
+    """Return the most tokens of a bundle: those of the longest row that there may be, and no more than a process's share of the step."""
+    share = sum(map(len, rows)) // run.ranks.world
+    return min(longest_row(run.rlvr), max(share, *map(len, rows), 1))
 
 
 def shared_frontier(run: OnlineRun) -> Frontier:

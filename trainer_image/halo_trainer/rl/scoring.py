@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from halo_trainer.answers import Answers
-from halo_trainer.attention import Varlen, install, why_padded
+from halo_trainer.attention import Varlen, install, takes_trees, why_padded
 from halo_trainer.data.batches import packs
 from halo_trainer.data.bundle import Tree
 from halo_trainer.data.collate import collate, collate_flat, sent
@@ -63,7 +63,9 @@ class Scorer:
         self.model = model
         self._device, self._temperature, self._context = device, temperature, context
         self._answers = Answers(model)
-        self.padded_since = why_padded(model.get_base_model().config)
+        config = model.get_base_model().config
+        self.padded_since = why_padded(config)
+        self.takes_trees = self.padded_since is None and takes_trees(config)
         if self.padded_since is None:
             install(model.get_base_model())
 
@@ -119,8 +121,8 @@ class Scorer:
         if self.padded_since is not None:
             return self._padded([trial_row(length)])[0].sum()
         layout = own_layout(trial_row(length))
-        attends = self._context.trial if self._context else Varlen.of
-        varlen = attends(layout, self._device)
+        attends = self._context.trial if self._context else Varlen.trial
+        varlen = attends(layout, 1, self._device)
         return self._answers.flat_nll(collate_flat(layout, self._device), varlen, self._temperature).sum()
 
     def _padded(self, rows: Sequence[TokenRow]) -> tuple[Tensor, Tensor]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import queue
 import threading
 from array import array
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ from halo_trainer.rollouts.client import RETRIES, Client, Retries, http_client
 from halo_trainer.rollouts.completion import Sampling, ServerFailed
 from halo_trainer.rollouts.engine import Engine, Environments, EpisodeRules, Group, Wanted
 from halo_trainer.rollouts.fleet import PATIENCE, Fleet, Patience, Published, Server
-from halo_trainer.rollouts.guard import Guards
+from halo_trainer.rollouts.guard import Guards, NotTaken
 from halo_trainer.rollouts.scores import server_scores
 
 T = TypeVar("T")
@@ -100,16 +101,38 @@ class Rollouts:
 
     def sample(self, wanted: Iterable[Wanted], stop: threading.Event | None = None) -> Iterator[Group]:
         """Yield groups as they are done. Raises NoServers, and Stopped once `stop` is set; close it to stop what still plays."""
-        groups = self._engine.sample(wanted)
+        done: queue.SimpleQueue[Group | None] = queue.SimpleQueue()
+        playing = self._run(_started(self._play(wanted, done)))
+        playing.add_done_callback(lambda _: done.put(None))
         try:
-            while (group := self._run(_next(groups), stop)) is not None:
+            while (group := _awaited(done, stop)) is not None:
                 yield group
+            self._run(_result(playing))
         finally:
-            self._run(groups.aclose())  # type: ignore[attr-defined]
+            self._run(_ended(playing))
+
+    async def _play(self, wanted: Iterable[Wanted], done: queue.SimpleQueue[Group | None]) -> None:
+        async with contextlib.aclosing(self._engine.sample(wanted)) as groups:
+            async for group in groups:
+                done.put(group)
 
     def scored(self, prompts: Sequence[array[int]], tokens: int, stop: threading.Event | None = None) -> Scored:
         """Return what each server that takes part computes for the last tokens of prompts, with the current policy."""
         return self._run(self._scored(prompts, tokens), stop)
+
+    def hold(
+        self,
+        prompts: Sequence[array[int]],
+        tokens: int,
+        wrong: Callable[[list[float]], str | None],
+        passed: Iterable[int],
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Let in a server that was replaced, or set aside, only if its scores of the prompts are not `wrong`, until the next policy.
+
+        `wrong` says in one sentence what is, and is called in another thread. `passed`: the servers that were scored already.
+        """
+        self._run(self._hold(prompts, tokens, wrong, frozenset(passed)), stop)
 
     def openings(self, tasks: Iterable[Task], most: int, stop: threading.Event | None = None) -> list[array[int]]:
         """Return the prompts of the first tasks that can be opened, at most so many."""
@@ -131,17 +154,32 @@ class Rollouts:
         await asyncio.gather(*map(one, self._fleet.serving))
         return Scored(values, problems)
 
+    async def _hold(
+        self,
+        prompts: Sequence[array[int]],
+        tokens: int,
+        wrong: Callable[[list[float]], str | None],
+        passed: frozenset[int],
+    ) -> None:
+        async def check(address: ServerAddress, policy: Policy) -> None:
+            try:
+                values = await server_scores(self._http, address, policy, prompts, tokens, self._take_seconds)
+            except ServerFailed as error:
+                raise NotTaken(str(error)) from error
+            if problem := wrong(values):
+                raise NotTaken(problem)
+
+        self._fleet.hold(check, passed)
+
     async def _opened(self, tasks: Iterable[Task], most: int) -> list[array[int]]:
         found: list[array[int]] = []
         for task in tasks:
             if len(found) == most:
                 break
             with contextlib.suppress(EnvironmentFailed):
-                session = await self._environment.open(task)
-                try:
-                    found.append(self._chat.open(session.opening.messages, session.opening.tools).prompt)
-                finally:
-                    await session.close()
+                async with self._environment.session(task) as session:
+                    opening = await session.open()
+                    found.append(self._chat.open(opening.messages, opening.tools).prompt)
         return found
 
     async def _open(self) -> None:
@@ -168,5 +206,22 @@ class Rollouts:
             future.cancel()
 
 
-async def _next(groups: AsyncIterator[Group]) -> Group | None:
-    return await anext(groups, None)
+def _awaited(done: queue.SimpleQueue[T], stop: threading.Event | None) -> T:
+    while True:
+        if stop is not None and stop.is_set():
+            raise Stopped
+        with contextlib.suppress(queue.Empty):
+            return done.get(timeout=LOOK_SECONDS)
+
+
+async def _started(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    return asyncio.create_task(work)
+
+
+async def _result(task: asyncio.Task[T]) -> T:
+    return await task
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.wait([task])

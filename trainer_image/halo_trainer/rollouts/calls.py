@@ -94,7 +94,7 @@ def _call(part: str, tools: Sequence[dict[str, Any]]) -> Call:
 def _json_call(text: str) -> Call:
     shape = 'write {"name": ..., "arguments": {...}}'
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         return _bad(f"the call is no JSON ({error}); {shape}")
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
@@ -113,9 +113,13 @@ def _marked_arguments(text: str, schema: dict[str, Any]) -> dict[str, Any]:
         found[name] = value
         if (kinds.get(name) or {}).get("type") != "string":
             with contextlib.suppress(ValueError, RecursionError):
-                found[name] = json.loads(value)
+                found[name] = json.loads(value, parse_constant=_no_number)
     return found
 
 
 def _bad(problem: str) -> Call:
     return Call("", {}, problem)
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -25,20 +25,18 @@ from halo_trainer.rollouts.episode import Episode, Turn
 from halo_trainer.seeds import derived_seed
 
 
-class OpenSession(Protocol):
-    """A session in an environment worker. Each call has a time limit of its own, and raises EnvironmentFailed."""
+class RemoteSession(Protocol):
+    """A session in an environment worker. Each method has a time limit of its own, and raises EnvironmentFailed."""
 
-    @property
-    def opening(self) -> Opening: ...
+    async def open(self) -> Opening: ...
     async def call(self, name: str, arguments: dict[str, Any]) -> Observation: ...
     async def score(self, answer: str) -> Score: ...
-    async def close(self) -> None: ...
 
 
 class Environments(Protocol):
-    """The workers that sessions live in; opening one waits for a free worker."""
+    """The workers that sessions live in: environments.workers.Workers. To enter a session may mean to wait for room."""
 
-    async def open(self, task: Task) -> OpenSession: ...
+    def session(self, task: Task) -> contextlib.AbstractAsyncContextManager[RemoteSession]: ...
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ class Engine:
     def __init__(self, client: Client, chat: Chat, environments: Environments, rules: EpisodeRules, seed: int) -> None:
         self._client, self._chat, self._environments, self._rules, self._seed = client, chat, environments, rules, seed
 
-    async def sample(self, wanted: Iterable[Wanted]) -> AsyncIterator[Group]:
+    async def sample(self, wanted: Iterable[Wanted]) -> AsyncGenerator[Group, None]:
         """Yield groups as they are done. Close it early, and what still plays is stopped and its sessions are closed."""
         gate = asyncio.Semaphore(self._rules.concurrent)
         tasks = [asyncio.create_task(self._group(each, gate)) for each in wanted]
@@ -163,21 +161,19 @@ class Engine:
         )
 
     async def _play(self, wanted: Wanted, sample: int, clock: Clock, played: _Played) -> Score:
-        async with clock.stopped():
-            # It may have to wait for a worker.
-            session = await self._environments.open(wanted.task)
-        try:
-            opening = session.opening
+        async with contextlib.AsyncExitStack() as stack:
+            go_on = await stack.enter_async_context(clock.stopped())
+            session = await stack.enter_async_context(self._environments.session(wanted.task))
+            go_on()
+            opening = await session.open()
             conversation = self._chat.open(opening.messages, opening.tools)
             played.messages = conversation.messages
             reply = await self._turns(session, conversation, wanted, sample, clock, played)
             return await session.score(reply.content)
-        finally:
-            await _closed(session)
 
     async def _turns(
         self,
-        session: OpenSession,
+        session: RemoteSession,
         conversation: Conversation,
         wanted: Wanted,
         sample: int,
@@ -207,7 +203,7 @@ class Engine:
                 return reply
             conversation.observed(turn.answer, await self._observations(session, reply.calls))
 
-    async def _observations(self, session: OpenSession, calls: Sequence[Call]) -> list[tuple[Call, str]]:
+    async def _observations(self, session: RemoteSession, calls: Sequence[Call]) -> list[tuple[Call, str]]:
         """Do a turn's calls, one after the other; what is wrong with one is its result."""
         found = []
         for call in calls:
@@ -221,12 +217,6 @@ class Engine:
 def _key(wanted: Wanted, sample: int | None = None) -> str:
     group = f"{wanted.round}/{wanted.task.id}"
     return group if sample is None else f"{group}/{sample}"
-
-
-async def _closed(session: OpenSession) -> None:
-    """Close a session whatever ended its episode; one that can't be closed is its worker's to end."""
-    with contextlib.suppress(EnvironmentFailed):
-        await asyncio.shield(session.close())
 
 
 async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -8,6 +8,9 @@ from halo_api.conditions import Reason
 from halo_operator.plan.refusal import Refusal
 from halo_operator.plan.world import RunWorld
 
+# The recipes whose environment, objective and way of sampling are built.
+RLVR_RECIPES = ("sql_v2", "sql_v3", "sql_v4_dapo_sync", "sql_v4_dapo_sync_lora")
+
 
 def everything_is_built(world: RunWorld) -> Refusal | None:
     """The first thing that this version can't do yet speaks."""
@@ -22,7 +25,9 @@ def missing(world: RunWorld) -> Iterator[str]:
         for name, phase in (("warmup", rlvr.warmup), ("retention", rlvr.retention), ("judge", rlvr.judge)):
             if phase is not None:
                 yield f"spec.rlvr.{name}: found one, which this version does not have yet; remove it"
-    if spec.base != "lora_trl":
-        yield f"spec.base: found {spec.base}, which this version does not train yet; use lora_trl"
+        if rlvr.recipe not in RLVR_RECIPES:
+            yield f"spec.rlvr.recipe: found {rlvr.recipe}, which this version does not train yet; use {' or '.join((', '.join(RLVR_RECIPES[:-1]), RLVR_RECIPES[-1]))}"
+    if spec.base == "halo_rft":
+        yield f"spec.base: found {spec.base}, which this version does not train yet; use lora_trl or halo_rlvr"
     if base is not None and not base.spec.source.startswith("pvc://"):
         yield f"spec.baseModel: the weights of {base.name} are at {base.spec.source}, found no pvc:// source, and this version reads no other yet; put them on a claim"

@@ -11,7 +11,7 @@ from halo_operator.plan.split import split_of
 from halo_operator.plan.world import RunWorld
 
 # What this version reads, and so can count.
-INSPECTED_KINDS = tuple(ROWS.values())
+INSPECTED_KINDS = (*ROWS.values(), "tasks")
 
 
 def dataset_is_there(world: RunWorld) -> Refusal | None:
