@@ -10,9 +10,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from imaging.common import REPO, Trouble, cache, digest, free_space, guarded, locked, say
-
-from sqlbase.train import Recipe, make
+from hack.imaging.common import REPO, Trouble, cache, digest, free_space, guarded, locked, say
+from hack.sqlbase.recipe import Recipe
 
 NAME = "sql-tiny"
 # Beside the base: what it was made from, so that another language or other settings make it anew.
@@ -37,6 +36,8 @@ def revision(folder: Path) -> str:
 
 def put(recipe: Recipe, target: Path) -> None:
     """Make the base beside the target, then rename: a half-made one is never seen."""
+    from hack.sqlbase.train import make
+
     free_space(target.parent, 0.2, "the base model")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
         made = Path(scratch) / target.name

@@ -5,40 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
-
-from sqlbase.language import Row, rows
-from sqlbase.tokens import END, tokenizer_of
+from hack.sqlbase.language import Row, rows
+from hack.sqlbase.recipe import Recipe
+from hack.sqlbase.tokens import END, tokenizer_of
 
 Pair = tuple[list[int], list[int]]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Every number that decides the base."""
-
-    seed: int = 0
-    rows: int = 24_000
-    # Choices in an answer that are made anew: what makes the base careless, and reinforcement learning worth its while.
-    carelessness: float = 0.12
-    vocabulary: int = 1024
-    hidden: int = 256
-    intermediate: int = 768
-    layers: int = 4
-    heads: int = 4
-    key_value_heads: int = 2
-    # vLLM on a CPU has kernels of few sizes; 32 and 64 are among them.
-    head_dim: int = 64
-    context: int = 1024
-    batch: int = 64
-    learning_rate: float = 2e-3
-    warmup: int = 40
-    threads: int = 1
 
 
 def make(recipe: Recipe, folder: Path, say: Callable[[str], None]) -> None:
@@ -109,7 +85,7 @@ def fit(model: Any, found: Iterator[list[Pair]], recipe: Recipe, padding: int, s
     steps = -(-recipe.rows // recipe.batch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, steps, recipe.warmup))
-    started = time.monotonic()
+    started, since = time.process_time(), []
     model.train()
     for step, batch in enumerate(found, 1):
         ids, weights = tensors(batch, padding)
@@ -121,11 +97,11 @@ def fit(model: Any, found: Iterator[list[Pair]], recipe: Recipe, padding: int, s
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         schedule.step()
-        if step % 50 == 0 or step == steps:
-            answered = weights[:, 1:] == 1
-            say(
-                f"step {step}/{steps} answers' loss {losses[answered].mean().item():.3f} {time.monotonic() - started:.0f} s"
-            )
+        since.append(losses[weights[:, 1:] == 1].mean().item())
+        if step % 100 == 0 or step == steps:
+            seconds = time.process_time() - started
+            say(f"step {step}/{steps} answers' loss {sum(since) / len(since):.3f}, {seconds:.0f} s of a core")
+            since.clear()
     model.eval()
 
 

@@ -15,28 +15,33 @@ METRICS_NAME = "metrics.jsonl"
 MOST_STEPS = 20_000
 
 
+# What a chart can have on its axis: whoever mounts the claim can write lines.
+Number = Annotated[float, Field(allow_inf_nan=False, ge=-1e39, le=1e39)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
 class StepMetrics(ApiModel):
     """One finished step."""
 
-    attempt: int
-    step: Annotated[int, Field(ge=1, description="Counts from 1.")]
-    at: Annotated[float, Field(description="When it ended, in seconds since 1970.")]
-    seconds: Annotated[float, Field(description="From its beginning to its end; a save is in none.")]
-    loss: float
-    learning_rate: float
-    grad_norm: Annotated[float, Field(description="Before it was clipped.")]
-    reward_margin: float | None = None
-    reward_accuracy: float | None = None
+    attempt: Count
+    step: Annotated[Count, Field(ge=1, description="Counts from 1.")]
+    at: Annotated[Number, Field(description="When it ended, in seconds since 1970.")]
+    seconds: Annotated[Number, Field(description="From its beginning to its end; a save is in none.")]
+    loss: Number
+    learning_rate: Number
+    grad_norm: Annotated[Number, Field(description="Before it was clipped.")]
+    reward_margin: Number | None = None
+    reward_accuracy: Number | None = None
     rollouts: Annotated[
         RolloutProgress | None, Field(description="Of online RL: what the step's episodes were like.")
     ] = None
-    tokens: Annotated[int, Field(description="Tokens of this step that went through the model, over all processes.")]
-    tokens_per_second: float
+    tokens: Annotated[Count, Field(description="Tokens of this step that went through the model, over all processes.")]
+    tokens_per_second: Number
     mfu: Annotated[
-        float | None, Field(description="Of the GPUs' peak; unset where that is not known, as on a CPU.")
+        Number | None, Field(description="Of the GPUs' peak; unset where that is not known, as on a CPU.")
     ] = None
     memory_bytes: Annotated[
-        int | None,
+        Count | None,
         Field(description="Of the first process: the most it has held of its GPU; on a CPU what it holds then."),
     ] = None
 

@@ -5,45 +5,32 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from halo_api.base import ApiModel
 
 EPISODES_FOLDER = "episodes"
-# A line that is longer is none: an episode of 262,144 tokens as text is far below it.
-LINE_BYTES = 8 << 20
-
-
-class TurnSeen(ApiModel):
-    """One sampled answer, but for its tokens."""
-
-    policy: int | None = None
-    server: int | None = None
-    tokens: int | None = None
-    finish: str | None = None
 
 
 class EpisodeSeen(ApiModel):
-    """One episode. What else a line says is kept for whoever reads the file."""
-
-    model_config = ConfigDict(extra="allow")
+    """One episode, as the trainer tells it; see docs/online-rl.md. What is not there was empty."""
 
     task: str
     sample: int = 0
-    step: Annotated[
-        int | None, Field(description="The step that it was sampled for; unset: the file's name says it.")
-    ] = None
-    # None: not scored, and `failure` says why.
-    reward: float | None = None
+    step: int = 0
+    reward: Annotated[float | None, Field(description="Unset: not scored, and `failure` says why.")] = None
     passed: bool | None = None
     failure: str | None = None
     detail: str = ""
     truncated: bool = False
     checks: dict[str, bool] = Field(default_factory=dict)
     reason: str = ""
-    messages: tuple[dict[str, Any], ...] = ()
-    turns: tuple[TurnSeen, ...] = ()
+    policies: tuple[int, ...] = ()
+    servers: tuple[int, ...] = ()
+    turns: int = 0
+    tokens: int = 0
     seconds: float = 0.0
+    messages: tuple[dict[str, Any], ...] = ()
 
 
 def step_file(step: int) -> str:
@@ -53,12 +40,12 @@ def step_file(step: int) -> str:
 
 def step_of(name: str) -> int | None:
     """Return which step's file has this name, if one has."""
-    found = re.fullmatch(r"step-([1-9][0-9]{0,8})\.jsonl", name)
+    found = re.fullmatch(r"step-(0|[1-9][0-9]{0,8})\.jsonl", name)
     return int(found[1]) if found else None
 
 
 def seen(line: str | bytes) -> EpisodeSeen | None:
-    """Read a line; None of what is none, such as one that a lost node cut."""
+    """Read a line; None of what is none."""
     try:
         return EpisodeSeen.model_validate_json(line)
     except ValidationError:

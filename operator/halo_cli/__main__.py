@@ -11,6 +11,8 @@ from pathlib import Path
 
 from halo_cli.adapter_import import Source, import_adapter
 from halo_cli.adapter_pull import pull
+from halo_cli.episodes import Asked as AskedEpisodes
+from halo_cli.episodes import episodes
 from halo_cli.estimate import estimate
 from halo_cli.explain import explain, explain_file
 from halo_cli.importer import imported, read, write
@@ -106,6 +108,12 @@ def run_plot(kubectl: Kubectl, options: argparse.Namespace) -> int:
     return plot(kubectl, AskedPlot(options.runs, options.metric or (), options.svg, options.png, pod), say, note)
 
 
+def run_episodes(kubectl: Kubectl, options: argparse.Namespace) -> int:
+    pod = AskedPod(options.image, options.timeout, options.system_namespace)
+    which = (options.step, options.passed, options.task, options.limit)
+    return episodes(kubectl, AskedEpisodes(options.run, *which, options.json, pod), say, note)
+
+
 def run_adapter(kubectl: Kubectl, options: argparse.Namespace) -> int:
     asked = AskedPod(options.image, options.timeout, options.system_namespace)
     if options.what == "pull":
@@ -159,6 +167,17 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--svg", metavar="FILE", help="draw into a file; - writes to standard output")
     made.add_argument("--png", metavar="FILE", help="the same, as PNG")
     made.add_argument("--metric", choices=list(METRICS), action="append", help="draw this instead; may be given again")
+    read_ = (
+        "show sampled episodes of an online RL run, turn by turn, with their rewards; a pod in the namespace reads them"
+    )
+    made = verb("episodes", run_episodes, read_, run, pod_options())
+    made.add_argument("--step", type=counted_from(0), metavar="N", help="default: the last that has any")
+    how = made.add_mutually_exclusive_group()
+    how.add_argument("--passed", action="store_true", default=None, help="only those that the verifier passed")
+    how.add_argument("--failed", dest="passed", action="store_false", help="only those that it did not")
+    made.add_argument("--task", metavar="ID", help="only those of a task")
+    made.add_argument("--limit", type=counted_from(1), default=5, metavar="N", help="at most so many; default: 5")
+    made.add_argument("--json", action="store_true", help="one JSON object a line, as they lie on the claim")
     why = "say why a run was refused, failed or waits, or would be, and what to do; exit with 1 if it is refused or failed"
     made = verb("explain-refusal", run_explain, why)
     made.add_argument(

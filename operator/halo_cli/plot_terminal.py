@@ -65,7 +65,8 @@ def whole(step: float, following: float) -> str:
 
 def spread(low: float, high: float) -> tuple[float, float]:
     """Return limits that are apart: a curve of one value has a chart too."""
-    if high > low:
+    # Closer than that, and the dots between them are the same number.
+    if high - low > max(1e-12 * abs(high), 1e-300):
         return low, high
     around = abs(low) / 10 or 1.0
     return low - around, high + around

@@ -88,6 +88,8 @@ def line(status: TrainingJobStatus) -> str:
         parts.append(f"adapter {status.adapter.name}: {status.adapter.uri}")
     elif not moving or status.progress is None or ready.reason != Reason.RUNNING:
         parts.append(status.waiting or ready.message)
+    elif (degraded := condition_of(status.conditions, T.ROLLOUT_DEGRADED)) and degraded.status == "True":
+        parts.append(f"degraded: {degraded.message}")
     return "  ".join(parts).rstrip()
 
 
@@ -98,12 +100,32 @@ def progress(status: TrainingJobStatus) -> list[str]:
         return []
     saved = status.checkpoints[-1].step if status.checkpoints else None
     left = found.remaining_seconds
+    role = "train " if found.rollouts else ""
     return [
         f"step {found.step}/{found.steps}",
+        *episodes(status),
         *([f"loss {found.loss:.4g}"] if found.loss is not None else []),
-        *([f"{found.tokens_per_second:.0f} tok/s"] if found.tokens_per_second is not None else []),
+        *([f"{role}{found.tokens_per_second:.0f} tok/s"] if found.tokens_per_second is not None else []),
         *([f"checkpoint {saved}"] if saved is not None else []),
         *([f"{duration(left)} left"] if left else []),
+    ]
+
+
+def episodes(status: TrainingJobStatus) -> list[str]:
+    """Return what the last step's episodes were like, of a run that samples any."""
+    if (found := status.progress) is None or (seen := found.rollouts) is None:
+        return []
+    wanted = len(status.topology.rollout) if status.topology else 0
+    reasons = ", ".join(f"{reason} {many}" for reason, many in sorted(seen.unscored_reasons.items()))
+    return [
+        *([f"reward {found.reward:.3g}"] if found.reward is not None else []),
+        *([f"pass {seen.pass_rate:.1%}"] if seen.pass_rate is not None else []),
+        *([f"KL {seen.kl:.2g}"] if seen.kl is not None else []),
+        *([f"mismatch {seen.mismatch:.1e}"] if seen.mismatch is not None else []),
+        *([f"{seen.staleness} behind"] if seen.staleness else []),
+        *([f"unscored {seen.unscored}" + (f" ({reasons})" if reasons else "")] if seen.unscored else []),
+        *([f"servers {seen.servers}/{wanted}"] if seen.servers is not None and wanted else []),
+        *([f"rollout {seen.tokens_per_second:.0f} tok/s"] if seen.tokens_per_second is not None else []),
     ]
 
 

@@ -35,9 +35,7 @@ STALENESS = Histogram(
 SERVERS = Gauge("halo_rollout_servers", "Rollout servers of the runs that sample now", ["state"])
 
 # Words of the trainer; what else a report says would make labels without a bound.
-REASONS = frozenset(
-    {"ServerFailed", "EnvironmentFailed", "TimedOut", "PolicyChanged", "ContextFull", "BadAnswer", "Cancelled"}
-)
+REASONS = frozenset({"ServerFailed", "EnvironmentFailed", "TimedOut", "PromptTooLong", "TemplateMismatch"})
 
 
 class Seen(NamedTuple):

@@ -63,6 +63,7 @@ def serve_people(parser: argparse.ArgumentParser, options: argparse.Namespace, o
         max_rank=max([16, *(rank_of(path) for path in adapters.values())]),
         dtype=dtype,
         traits=traits,
+        on_gpu=on_gpu,
     )
     words = command(server)
     os.execvpe(words[0], words, {**environment(on_gpu), **os.environ})
@@ -82,7 +83,7 @@ def serve_run(options: argparse.Namespace, on_gpu: bool, dtype: str) -> int:
         base = folder_of(run.base.source, options.volumes)
         traits = read_traits(base)
         check_servable(traits, on_gpu)
-        server = run_server(run.base, base, run.rollout, traits, dtype)
+        server = run_server(run.base, base, run.rollout, traits, dtype, on_gpu)
         outcome = asyncio.run(guard(run, server, options.volumes, report, on_gpu))
     except Unservable as error:
         outcome = Outcome(result="Failed", reason=Reason.BASE_MISSING, message=f"base {run.base.name}: {error}")

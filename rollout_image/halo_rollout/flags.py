@@ -17,8 +17,8 @@ BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 # Policies that stay loaded: the one announced, and the one before it, whose last requests may still run.
 KEPT_POLICIES = 2
-# The linear layers of a mixture of experts beside its experts, under vLLM's names: only they get a LoRA, as in training.
-BESIDE_EXPERTS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "in_proj_qkvz", "in_proj_ba", "out_proj")
+# The linear layers of a mixture of experts beside its experts, under vLLM's names: on a CPU only they can get a LoRA.
+BESIDE_EXPERTS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "in_proj_qkvz", "in_proj_ba", "out_proj", "gate")
 
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -54,6 +54,7 @@ class Server:
     max_rank: int | None
     adapters: Mapping[str, Path] = field(default_factory=dict)
     traits: Traits = field(default_factory=Traits)
+    on_gpu: bool = False
     gpus: int = 1
     routed_experts: bool = False
     # It takes policies while it runs.
@@ -102,12 +103,12 @@ def _lora(server: Server) -> list[str]:
         "--enable-lora",
         f"--max-lora-rank={next((rank for rank in RANKS if rank >= (server.max_rank or 0)), RANKS[-1])}",
         f"--max-loras={KEPT_POLICIES}",
-        *(["--lora-target-modules", *BESIDE_EXPERTS] if server.traits.experts else []),
+        *(["--lora-target-modules", *BESIDE_EXPERTS] if server.traits.experts and not server.on_gpu else []),
         *(["--lora-modules", *adapters] if adapters else []),
     ]
 
 
-def run_server(base: BaseRef, folder: Path, plan: RolloutPlan, traits: Traits, dtype: str) -> Server:
+def run_server(base: BaseRef, folder: Path, plan: RolloutPlan, traits: Traits, dtype: str, on_gpu: bool) -> Server:
     """Return what a rollout pod of a run serves."""
     return Server(
         base=folder,
@@ -116,6 +117,7 @@ def run_server(base: BaseRef, folder: Path, plan: RolloutPlan, traits: Traits, d
         dtype="float32" if base.dtype == "fp32" else dtype,
         max_rank=plan.rank if plan.serving == "unmerged" else None,
         traits=traits,
+        on_gpu=on_gpu,
         gpus=plan.gpus,
         routed_experts=plan.routed_experts,
         of_run=True,

@@ -75,6 +75,14 @@ def fetch(adapter: PolicyAdapter, volumes: str, target: Path, rank: int) -> None
         raise Refused(f"{adapter.uri} is of rank {found_rank}, and this server has room for rank {rank}")
 
 
+def check_layers(weights: Path) -> None:
+    """Raise Refused for a LoRA on experts, which vLLM leaves out where it can't serve it, without a word."""
+    with weights.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    if name := next((name for name in header if ".experts." in name), None):
+        raise Refused(f"the adapter has {name}, and vLLM on CPUs serves no LoRA on experts beside the base; fold it in")
+
+
 def superseded(loaded: Sequence[str], keep: int) -> list[str]:
     """Return which of the loaded policies, oldest first, are to be unloaded so that the last `keep` stay."""
     return list(loaded[: max(len(loaded) - keep, 0)])

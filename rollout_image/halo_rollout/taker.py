@@ -8,15 +8,16 @@ import shutil
 import time
 from pathlib import Path
 
+from halo_api.adapter import WEIGHTS
 from halo_api.rollouts import BASE_MODEL_NAME, Policy, PolicyAnswer
 from halo_api.run_file import RunFile
 from halo_rollout.engine import Engine, EngineFailed
 from halo_rollout.flags import KEPT_POLICIES
 from halo_rollout.health import Health
-from halo_rollout.policies import Refused, check, fetch, superseded
+from halo_rollout.policies import Refused, check, check_layers, fetch, superseded
 
 TAKE_SECONDS = 900.0
-SAMPLE_SECONDS = 60.0
+SAMPLE_SECONDS = 120.0
 
 
 class Broken(Exception):
@@ -26,7 +27,10 @@ class Broken(Exception):
 class Taker:
     """The policy that a server has, and how it gets the next. `health` is the guard's, told of what is going on."""
 
-    def __init__(self, run: RunFile, base: Path, volumes: str, scratch: Path, engine: Engine) -> None:
+    def __init__(
+        self, run: RunFile, base: Path, volumes: str, scratch: Path, engine: Engine, experts: bool = True
+    ) -> None:
+        """`experts`: whether an adapter beside the base may have a LoRA on experts."""
         assert run.rollout is not None
         self.health = Health(time.monotonic())
         self.answer = PolicyAnswer()
@@ -37,6 +41,7 @@ class Taker:
         self._volumes = volumes
         self._scratch = scratch
         self._engine = engine
+        self._experts = experts
         # Adapters that the engine has, oldest first.
         self._loaded: list[str] = []
 
@@ -53,11 +58,13 @@ class Taker:
                 return self.answer
             begun = time.monotonic()
             folder = self._scratch / policy.name if policy.adapter else None
-            if policy.adapter and folder:
-                await asyncio.to_thread(fetch, policy.adapter, self._volumes, folder, self._plan.rank)
             before = self.health.sampled
             self.health = self.health.taking(begun + TAKE_SECONDS)
             try:
+                if policy.adapter and folder:
+                    await asyncio.to_thread(fetch, policy.adapter, self._volumes, folder, self._plan.rank)
+                    if policy.serving == "unmerged" and not self._experts:
+                        check_layers(folder / WEIGHTS)
                 if policy.serving == "folded":
                     await self._fold(policy, folder)
                 else:

@@ -22,8 +22,8 @@ class StopCause:
     signal: signal.Signals
 
     def patience(self, run: RunFile) -> float:
-        """Return how many seconds the role may take to heed it."""
-        publishes = self.signal == signal.SIGUSR1 and run.training is not None
+        """Return how many seconds the role may take to heed it; one that serves has nothing to publish."""
+        publishes = self.signal == signal.SIGUSR1 and run.role != "rollout"
         return run.publish_seconds + SLACK_SECONDS if publishes else run.grace_seconds
 
 

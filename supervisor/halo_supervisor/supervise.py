@@ -89,7 +89,7 @@ def _keep(
             stop.ask(BUDGET)
         for cause in stop.heed(run, clock()):
             log.info("stopping the role: %s", cause.message)
-            role.signal(signal_for(cause, run))
+            role.signal(cause.signal)
         if stop.kill_at is None and reporter.current().outcome is not None:
             # It has said how it ended; hanging in its own clean-up must not hold the GPUs.
             stop.kill_by(clock() + run.grace_seconds)
@@ -99,11 +99,6 @@ def _keep(
             stop.kill_at = clock() + LOOK_SECONDS
         coming = (LOOK_SECONDS, remaining, stop.kill_at and stop.kill_at - clock())
         stop.wake.wait(min(seconds for seconds in coming if seconds is not None and seconds > 0))
-
-
-def signal_for(cause: StopCause, run: RunFile) -> signal.Signals:
-    """Return how the role is told: one that serves has nothing to publish, and leaves."""
-    return signal.SIGTERM if run.role == "rollout" else cause.signal
 
 
 def push_seconds(cause: StopCause | None) -> float:

@@ -124,7 +124,7 @@ def waits_to_publish(pod: Object) -> bool:
 
 def resumes_at(pod: Object) -> int:
     """The step whose checkpoint it goes on from, 0 if it starts anew."""
-    plan = run_file(pod).train
+    plan = run_file(pod).training
     return plan.resume.step if plan and plan.resume else 0
 
 
@@ -255,14 +255,14 @@ def stopped(
 
 
 def checkpoint(pod: Object, step: int) -> CheckpointReport:
-    plan = run_file(pod).train
+    plan = run_file(pod).training
     assert plan
     return CheckpointReport(step=step, uri=f"{plan.output}/checkpoint-{step}", digest=DIGEST, loss=1.5, at=now())
 
 
 def trained(pod: Object) -> Outcome:
     """The training went well to the last step."""
-    plan = run_file(pod).train
+    plan = run_file(pod).training
     assert plan
     file = AdapterFile(path="adapter_model.safetensors", sha256=DIGEST, size=1000)
     made = AdapterReport(uri=f"{plan.output}/adapter", digest=files_digest([file]), step=plan.steps, files=(file,))
@@ -303,14 +303,14 @@ def report(
     pod: Object, sequence: int, step: int = 0, saved: tuple[int, ...] = (), outcome: Outcome | None = None
 ) -> Report:
     file = run_file(pod)
-    assert file.train
+    assert file.training
     return Report(
         run_uid=file.run.uid,
         attempt=file.run.attempt,
         sequence=sequence,
         phase="Done" if outcome else "Working",
         progress=ProgressReport(
-            step=step, steps=file.train.steps, loss=2.0 - step / 100, learning_rate=1e-4, tokens_per_second=900.0
+            step=step, steps=file.training.steps, loss=2.0 - step / 100, learning_rate=1e-4, tokens_per_second=900.0
         ),
         checkpoints=tuple(checkpoint(pod, one) for one in saved),
         outcome=outcome,

@@ -173,11 +173,18 @@ class Stage:
 
         def made() -> bool:
             mine = [p for p in self.all_pods(owner) if wanted.items() <= p["metadata"]["labels"].items()]
-            found[:] = [p for p in mine if (p["metadata"]["labels"]["halo.training/role"] == "publish") == publishes]
+            work = [p for p in mine if role_of(p) != "rollout"]
+            found[:] = [p for p in work if (role_of(p) == "publish") == publishes]
             return bool(found)
 
         self.until(made, f"there is a pod of attempt {attempt} of {owner}", seconds)
         return found[0]
+
+    def servers(self, owner: str = "run") -> list[Object]:
+        """The pods of a run's rollout servers that have not ended, in the order of servers."""
+        found = [p for p in self.all_pods(owner) if role_of(p) == "rollout"]
+        live = [p for p in found if p["status"]["phase"] not in ("Succeeded", "Failed")]
+        return sorted(live, key=lambda p: p["metadata"]["labels"]["halo.training/rank"])
 
     def events(self, name: str = "run") -> list[Object]:
         found = [e for e in self.api.items(self.path("events")) if e["regarding"].get("name") == name]
@@ -223,6 +230,11 @@ class Stage:
 
     def finish(self, pod: Object, outcome: Outcome) -> None:
         pods.finish(self.node, pod, outcome)
+
+
+def role_of(pod: Object) -> str:
+    """What work a pod of a run does."""
+    return str(pod["metadata"]["labels"]["halo.training/role"])
 
 
 def owner_of(pod: Object) -> tuple[str, str]:

@@ -38,6 +38,8 @@ HYBRID = {
 }
 MORE: dict[str, dict[str, Any]] = {
     "qwen3": {"tie_word_embeddings": True},
+    # Of no use but that its adapters fit no other base.
+    "wide": {"hidden_size": 96},
     "qwen3_moe": EXPERTS | {"tie_word_embeddings": True},
     "qwen3_5_text": HYBRID,
     "qwen3_5_moe_text": HYBRID | EXPERTS | {"shared_expert_intermediate_size": 32},
@@ -49,8 +51,8 @@ def make_base(folder: Path, kind: str) -> Path:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **(COMMON | MORE[kind])), dtype=torch.float32)
-    model.save_pretrained(folder)
+    config = AutoConfig.for_model("qwen3" if kind == "wide" else kind, **(COMMON | MORE[kind]))
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
     return folder
 
 

@@ -160,12 +160,12 @@ class Pod:
     environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
-    def start(self, role: str, executable: str = sys.executable, **run: Any) -> subprocess.Popen[bytes]:
+    def start(self, script_text: str, executable: str = sys.executable, **run: Any) -> subprocess.Popen[bytes]:
         """Start the supervisor over a role's script."""
         self.write_run_file(**run)
         (self.folder / "token").write_text("first-token\n")
         script = self.folder / "role.py"
-        script.write_text(ROLE_PRELUDE.format(report=str(self.folder / "report.json")) + role)
+        script.write_text(ROLE_PRELUDE.format(report=str(self.folder / "report.json")) + script_text)
         names = {"run_file": "run.json", "ca": "ca.crt", "deadline": "deadline.json", "report": "report.json"}
         places = {name: str(self.folder / file) for name, file in names.items()}
         places |= {"token": str(self.folder / "token"), "termination_log": str(self.folder / "termination-log")}

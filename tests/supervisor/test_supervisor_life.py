@@ -20,6 +20,7 @@ from supervisor_support import (
 from halo_api.conditions import Reason
 from halo_api.report import Answer, Report
 from halo_api.retention import NAMED_STEPS_NAME
+from halo_api.rollouts import SERVERS_NAME, ServerAddress, Servers
 from halo_api.run_file import DIGEST_VARIABLE
 
 
@@ -80,6 +81,31 @@ def test_the_role_can_read_which_checkpoints_the_status_names(
     pod.operator.answer = lambda report: Answer(acknowledged=True)
     pod.touch("off")
     assert pod.end()[0] == 0
+
+
+def test_the_role_can_read_where_the_rollout_servers_are_now(pod: Pod) -> None:
+    """An answer that says nothing of them, or none at all, takes nothing away."""
+    was, is_ = (
+        Servers(attempt=1, servers=(ServerAddress(server=0, incarnation=n, host=f"a1-s0-i{n}.run"),)) for n in (1, 2)
+    )
+    given = iter([Answer(acknowledged=True, servers=was), Answer(acknowledged=True, servers=is_), 503])
+    (pod.folder / SERVERS_NAME).write_text("what an earlier role was told")
+    pod.operator.answer = lambda report: next(given, Answer(acknowledged=True))
+    pod.start(f'say(phase="Working")\nuntil("off")\n{SUCCEEDS}')
+    pod.operator.wait_for(lambda reports: len(reports) > 4)
+    assert Servers.model_validate_json((pod.folder / SERVERS_NAME).read_bytes()) == is_
+    pod.touch("off")
+    assert pod.end()[0] == 0
+
+
+def test_a_server_that_is_out_of_time_is_not_waited_for_as_one_that_publishes(pod: Pod) -> None:
+    """Its GPUs are paid for; that it hangs is found after its grace."""
+    plan = {"server": 0, "gpus": 1, "contextLength": 64, "rank": 8, "serving": "folded"}
+    pod.start(STUBBORN, role="rollout", rollout=plan, data=None, graceSeconds=0.5, publishSeconds=10000)
+    pod.wait_for("child")
+    pod.set_deadline(1, 0.0)
+    code, outcome, _ = pod.end()
+    assert (code, outcome.reason) == (1, Reason.BUDGET_REACHED)
 
 
 def test_a_role_that_cannot_be_started_is_told_as_a_crash(pod: Pod) -> None:

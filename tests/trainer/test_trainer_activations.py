@@ -11,6 +11,7 @@ from tiny_models import DENSE, HYBRID, MOE, gradient_of, tiny_model
 from trainer_support import adapter_bytes, run_file, train_here
 
 from halo_trainer.activations import Kept, checkpointed_layers, compute_again, layers_again, measured, saved_bytes
+from halo_trainer.data.bundle import Segment, Tree
 from halo_trainer.data.template import TokenRow
 from halo_trainer.methods import PackedSft, Sft
 
@@ -74,6 +75,19 @@ def test_what_a_pass_keeps_is_foretold_by_a_short_row(kind: str) -> None:
         found = saved_bytes(model, lambda: rows.trial(512))
         foretold = kept.needed(512, 3, again) - 512 * 2 * kept.layer
         assert 0.98 * found < foretold < 1.15 * found
+
+
+def test_what_forks_take_is_foretold_too() -> None:
+    """Each run behind a fork keeps the keys and values of its whole path."""
+    model = tiny_model("qwen3", num_hidden_layers=3)
+    root = Segment(array("i", [5]) * 256, bytearray(256), None)
+    leaves = [Segment(array("i", [7]) * 8, bytearray([1]) * 8, 0) for _ in range(12)]
+    rows = PackedSft([Tree((root, *leaves))], model, CPU)
+    tokens = 256 + 12 * 8
+    found = saved_bytes(model, lambda: rows.share([0], [0]).loss)
+    kept = measured(model, rows.trial, 128)
+    assert found < kept.needed(tokens, 3, 0) - tokens * 2 * kept.layer
+    assert measured(model, PackedSft(ROWS, model, CPU).trial, 128).needed(tokens, 1, 0) < found
 
 
 def test_a_run_with_little_memory_computes_again_and_has_the_same_bytes(

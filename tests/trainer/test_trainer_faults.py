@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from trainer_support import chat, colour_rows, make_base, run_file, start, train_here, write_rows
+from tiny_models import tiny_config
+from trainer_support import adapter_bytes, chat, colour_rows, make_base, run_file, start, train_here, write_rows
+from transformers import AutoModelForCausalLM
 
 from halo_api.conditions import Reason
 from halo_api.digests import files_digest
 from halo_api.report import InspectionReport, Outcome, Report
+from halo_api.run_status import FrozenLora
 from halo_trainer.checkpoints.digest import folder_files
 from halo_trainer.cli import main
 from halo_trainer.data.jsonl import file_digest
@@ -24,7 +27,7 @@ from halo_trainer.data.load import load_template, load_tokenizer, training_rows
 from halo_trainer.failures import RunFailure, failure_of
 from halo_trainer.files import write_durably
 from halo_trainer.inspection import inspect
-from halo_trainer.model import load_base
+from halo_trainer.model import attach_lora, load_base
 from halo_trainer.reporting import Reporting
 
 
@@ -241,6 +244,60 @@ def test_a_place_that_cannot_be_written_to_ends_the_run_before_its_first_step(ro
     report = train_here(run_file(), root)
     assert failed(report)[1].startswith("FileExistsError")
     assert report.progress is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "modules", "unfit"),
+    [
+        ("llama", ["q_proj", "up_porj"], "up_porj"),
+        ("llama", ["all-linear", "q_proj"], "all-linear"),
+        ("qwen3_moe", ["q_proj", "gate_porj"], "gate_porj"),
+    ],
+)
+def test_a_name_that_would_train_nothing_is_named(kind: str, modules: list[str], unfit: str) -> None:
+    """PEFT passes over a name that no layer has, where another one has some."""
+    base = AutoModelForCausalLM.from_config(tiny_config(kind))
+    with pytest.raises(RunFailure) as refused:
+        attach_lora(base, FrozenLora(dataset="chat", rank=4, alpha=8, target_modules=modules), 0)
+    assert str(refused.value).startswith(f"spec.lora.targetModules {unfit} can't get an adapter; use some of ")
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (
+            {"dropout": 0.1},
+            "spec.lora.dropout: found 0.1, and an adapter of fused experts or their router takes none; "
+            "leave it out, or name in targetModules no layers of experts",
+        ),
+        (
+            {"target_modules": ["q_proj", "up_proj"]},
+            "spec.lora.targetModules: q_proj, up_proj are not all that the base has fused (Cannot convert PEFT target(s) up_proj "
+            "without also targeting gate_proj because they are fused into gate_up_proj.); name those too, or none",
+        ),
+    ],
+)
+def test_what_fused_experts_do_not_take_is_named(more: dict[str, Any], sentence: str) -> None:
+    base = AutoModelForCausalLM.from_config(tiny_config("qwen3_moe"))
+    with pytest.raises(RunFailure) as refused:
+        attach_lora(base, FrozenLora(dataset="chat", rank=4, alpha=8, **more), 0)
+    assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "modules", [["layers.0.self_attn.q_proj", "v_proj"], ["gate_proj", "up_proj", "down_proj", "gate"]]
+)
+def test_part_of_a_path_and_a_name_of_fused_experts_are_layers(modules: list[str]) -> None:
+    base = AutoModelForCausalLM.from_config(tiny_config("qwen3_moe"))
+    attach_lora(base, FrozenLora(dataset="chat", rank=4, alpha=8, target_modules=modules), 0)
+
+
+def test_an_adapter_has_no_weights_of_the_base(root: Path) -> None:
+    """Also not of an adapted head, which PEFT would write whole: no server takes them."""
+    assert train_here(run_file(lora={"targetModules": ["q_proj", "lm_head"]}), root).progress
+    weights = safetensors.torch.load(adapter_bytes(root)["adapter_model.safetensors"])
+    assert {name.rpartition(".lora_")[2] for name in weights} == {"A.weight", "B.weight"}
+    assert any("lm_head" in name for name in weights)
 
 
 def test_layers_that_are_not_there_are_named(root: Path) -> None:

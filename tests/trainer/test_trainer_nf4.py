@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from trainer_support import adapter_bytes, colour_rows, completed, killed, run_file, train_here, write_rows
 
@@ -94,6 +96,32 @@ def test_its_adapter_is_one_like_any_other(root: Path, capsys: pytest.CaptureFix
         command = ["sample", "--base", str(root / "models" / "tiny"), "--adapter", adapter, "--prompts", str(heldout)]
         assert main([*command, "--max-new-tokens", "4", *flags]) == 0
         assert "exact: " in capsys.readouterr().out
+
+
+PAIRS = {"name": "pairs", "kind": "preference", "source": "pvc://data/pairs.jsonl"}
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo"])
+def test_trl_trains_the_adapter_in_its_own_precision_too(method: str, root: Path) -> None:
+    """TRL would round it to bf16, in which a small update is none; and a policy to something else than its reference."""
+    rows = [{"prompt": "sky?", "chosen": f"Blue {at}.", "rejected": f"Green {at}."} for at in range(6)]
+    write_rows(root / "data" / "pairs.jsonl", rows)
+    data = PAIRS if method == "dpo" else {}
+    lora = {"trainer": "TRL", "method": method}
+    report = train_here(in_nf4(run_file(output="first", steps=2, data=data, lora=lora), dtype="bf16"), root)
+    weights = safetensors.torch.load(adapter_bytes(root, "first")["adapter_model.safetensors"])
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    assert any((weight != weight.bfloat16()).any() for weight in weights.values())
+    if method == "dpo":
+        # A child is its reference before its first step.
+        assert report.outcome
+        kept = report.outcome.adapter
+        assert kept, report.outcome.message
+        parent = {"name": "first", "uri": kept.uri, "digest": kept.digest}
+        child = run_file(output="child", steps=1, parent=parent, data=data, lora=lora)
+        told = train_here(in_nf4(child, dtype="bf16"), root).progress
+        assert told
+        assert (told.loss, told.reward_margin) == (pytest.approx(math.log(2), abs=1e-6), pytest.approx(0, abs=1e-6))
 
 
 def test_an_image_without_bitsandbytes_says_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

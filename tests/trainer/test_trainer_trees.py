@@ -82,7 +82,9 @@ def test_a_trees_numbers_are_those_of_its_layout(steps: list[TokenRow], most: in
     for tree in tree_bundles(steps, most, 1 << 20, Tally()):
         layout = tree_layout(tree.segments)
         seen = sum(depth + 1 for depth in layout.positions)
+        keys = sum(end - start for run in layout.runs for start, end in run.keys)
         assert (len(tree), tree.predicted, tree.pairs) == (len(layout), len(layout.targets), seen)
+        assert tree.copies == keys / len(layout)
 
 
 def test_the_first_token_of_a_root_has_no_loss() -> None:

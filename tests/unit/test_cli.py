@@ -42,6 +42,10 @@ def progress(**changes: Any) -> dict[str, Any]:
 
 
 TRAINING = progress(loss=0.43217, tokensPerSecond=811.6, remainingSeconds=642)
+EPISODES = {
+    "passRate": 0.234, "scored": 60, "unscored": 4, "unscoredReasons": {"TimedOut": 1, "ServerFailed": 3}, "kl": 0.0021,
+    "mismatch": 0.00031, "staleness": 1, "policy": 23, "tokensPerSecond": 5230.4, "servers": 1,
+}  # fmt: skip
 ADAPTER = {"name": "t", "uri": "pvc://artifacts/u/a1/adapter", "digest": DIGEST}
 
 LINES = (
@@ -59,6 +63,22 @@ LINES = (
     (
         status(ready("Running", "training"), progress=TRAINING, attempt=2, checkpoints=[STEP_20]),
         "Running     attempt 2  step 24/60  loss 0.4322  812 tok/s  checkpoint 20  10m42s left",
+    ),
+    (
+        status(
+            ready("Running", "training"),
+            condition("RolloutDegraded", "EpisodesUnscored", "4 of 64 episodes of step 24 were not scored"),
+            progress=TRAINING | {"reward": 0.41237, "rollouts": EPISODES},
+            topology={"nodes": 1, "gpusPerNode": 1, "rollout": [{"server": 0, "gpus": 1}, {"server": 1, "gpus": 1}]},
+            attempt=1,
+        ),
+        "Running     step 24/60  reward 0.412  pass 23.4%  KL 0.0021  mismatch 3.1e-04  1 behind  "
+        "unscored 4 (ServerFailed 3, TimedOut 1)  servers 1/2  rollout 5230 tok/s  loss 0.4322  train 812 tok/s  "
+        "10m42s left  degraded: 4 of 64 episodes of step 24 were not scored",
+    ),
+    (
+        status(ready("Running", "training"), progress=progress(reward=0.5, rollouts={"scored": 64}), attempt=1),
+        "Running     step 24/60  reward 0.5",
     ),
     (
         status(ready("Suspended", "suspended after step 24"), progress=progress(), checkpoints=[STEP_20]),
@@ -187,7 +207,7 @@ def test_only_what_was_chosen_is_passed_on() -> None:
     assert Kubectl("ns", "prod").command("get") == ["kubectl", "--namespace", "ns", "--context", "prod", "get"]
 
 
-def test_there_are_ten_verbs() -> None:
+def test_there_are_eleven_verbs() -> None:
     actions = [action for action in parser()._actions if action.dest == "verb"]
     verbs = {
         "watch",
@@ -200,6 +220,7 @@ def test_there_are_ten_verbs() -> None:
         "lineage",
         "adapter",
         "plot",
+        "episodes",
     }
     assert set(actions[0].choices or ()) == verbs
 

@@ -28,6 +28,7 @@ ONLY_IN = {
     "trl": "trainer_image/halo_trainer/trl/",
     "datasets": "trainer_image/halo_trainer/trl/",
     "wandb": "trainer_image/halo_trainer/wandb_run.py",
+    "vllm": "rollout_image/halo_rollout/extension.py",
 }
 
 # prefix of paths → the third-party modules that may be imported there
@@ -106,7 +107,7 @@ def test_arrows_point_one_way() -> None:
     assert wrong == {}
 
 
-def test_kopf_the_client_trl_and_wandb_are_each_imported_in_one_place() -> None:
+def test_kopf_the_client_trl_wandb_and_vllm_are_each_imported_in_one_place() -> None:
     for module, place in ONLY_IN.items():
         found = {where for where, foreign in FOREIGN.items() if module in foreign}
         assert found

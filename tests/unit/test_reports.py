@@ -9,14 +9,18 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from halo_api.report import Report
+from halo_api.report import Answer, Deadline, Report
+from halo_api.rollouts import ServerAddress, Servers
 from halo_api.training_job import TrainingJobStatus
 from halo_operator.cluster import Cluster
 from halo_operator.plan import names
+from halo_operator.plan.stopping import Deadlines
 from halo_operator.plan.world import Object
 from halo_operator.reports import Reports
 from halo_operator.server import LARGEST_REPORT, ReportServer, application
 from tests.unit import builders
+
+SERVERS = Servers(attempt=1, servers=(ServerAddress(server=0, incarnation=2, host="a1-s0-i2.run.team.svc"),))
 
 
 def report(attempt: int = 1, sequence: int = 1, step: int | None = None) -> Report:
@@ -73,6 +77,39 @@ def test_only_a_pod_that_trains_says_how_a_run_goes(role: str, code: int) -> Non
             return answer.status, reports.latest("uid-1")
 
     assert asyncio.run(pushed()) == (code, report(step=100) if code == 200 else None)
+
+
+def test_a_rollout_server_s_report_is_a_sign_of_life_and_no_word_about_the_run() -> None:
+    """What it says of steps and checkpoints, or that it has ended, must not stand for the trainer's."""
+
+    async def pushed(role: str) -> tuple[Answer, Reports]:
+        reports = Reports()
+        reports.put(report(sequence=1, step=5))
+        reports.serve("uid-1", SERVERS)
+        reports.limit("uid-1", Deadlines(1, {"pod-name": Deadline(sequence=3)}))
+        server = ReportServer(cast(Cluster, OnePod(role)), reports, lambda _: None, lambda: True)
+        async with TestClient(TestServer(application(web.post("/v1/reports", server.take)))) as client:
+            body = report(sequence=9, step=100).model_copy(update={"outcome": builders.success()})
+            headers = {"Authorization": "Bearer t"}
+            answer = await client.post("/v1/reports", data=body.model_dump_json(by_alias=True), headers=headers)
+            return Answer.model_validate_json(await answer.text()), reports
+
+    answer, reports = asyncio.run(pushed("rollout"))
+    assert (answer.acknowledged, answer.servers, answer.deadline) == (True, None, Deadline(sequence=3))
+    assert reports.latest("uid-1") == report(sequence=1, step=5)
+    assert reports.heard("uid-1", 1, "pod-name")
+    answer, reports = asyncio.run(pushed("trainer"))
+    assert (answer.acknowledged, answer.servers, answer.deadline) == (False, SERVERS, Deadline(sequence=3))
+    assert reports.heard("uid-1", 1, "pod-name") is None
+
+
+def test_where_the_servers_of_another_attempt_are_is_told_to_nobody() -> None:
+    reports = Reports()
+    reports.serve("uid-1", SERVERS)
+    assert reports.servers(report(attempt=1)) == SERVERS
+    assert reports.servers(report(attempt=2)) is None
+    reports.forget("uid-1")
+    assert reports.servers(report(attempt=1)) is None
 
 
 def test_an_older_report_never_replaces_a_newer() -> None:

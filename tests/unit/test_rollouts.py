@@ -196,8 +196,20 @@ def test_servers_stop_with_the_run_and_one_that_ends_then_is_not_replaced(what: 
     what(run)
     plan = plan_run(run.world, run.now)
     assert [p for p in plan.create if p["metadata"]["labels"]["halo.training/role"] == "rollout"] == []
+    assert plan.status is None or condition_of(plan.status.conditions, "RolloutDegraded") is None
     gone = {ref.uid for ref in (*plan.delete, *plan.expel)}
     assert {p.ref.uid for p in run.pods("rollout") if not p.deleting_since} <= gone
+
+
+def test_trainers_that_vanish_are_not_made_again_beside_servers_of_their_attempt() -> None:
+    """Their finalizers were taken off, as an uninstall does: what they had done is not known any more."""
+    run = Run(1)
+    run.world = replace(run.world, pods=tuple(run.pods("rollout")))
+    run.reconcile()
+    assert run.stopping()
+    assert (run.status.attempt, run.status.failures) == (2, 1)
+    run.end(run.server(), failure("Interrupted"))
+    assert {(p.role, p.attempt) for p in run.world.pods if not p.ended} == {("trainer", 2), ("rollout", 2)}
 
 
 def test_a_server_that_stops_at_the_budget_is_not_replaced() -> None:

@@ -20,7 +20,8 @@ def adapter_tensors(model: Any) -> dict[str, Tensor]:
     """Return the adapter's weights under PEFT's names."""
     from peft import get_peft_model_state_dict
 
-    state = get_peft_model_state_dict(model)
+    # Of an adapted head or embedding PEFT would write the base's own weights too, which no server takes.
+    state = get_peft_model_state_dict(model, save_embedding_layers=False)
     return {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(state.items())}
 
 

@@ -64,6 +64,13 @@ class Varlen:
         return cls._made(queries, [run.keys for run in runs], moved, rows, device)
 
     @classmethod
+    def trial(cls, layout: Layout, copies: int, device: torch.device) -> Varlen:
+        """Return what a row attends to that has each of its keys so often: what a tree that forks takes, and no tree."""
+        if copies == 1:
+            return cls.of(layout, device)
+        return cls._made([len(layout)], [((0, len(layout)),) * copies], True, None, device)
+
+    @classmethod
     def of_shard(cls, shard: Shard, gather: Gather | None, rows: SideBySide | None, device: torch.device) -> Varlen:
         """Return what one rank's runs attend to, among what `gather` returns."""
         moved = gather is not None or any(len(keys) > 1 for keys in shard.keys)

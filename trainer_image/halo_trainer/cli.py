@@ -1,4 +1,4 @@
-"""The command line: `halo-trainer train | inspect | publish | verify | sample | tasks | transfer`. torch is imported only by the verb that needs it."""
+"""The command line: `halo-trainer train | inspect | publish | verify | sample | evaluate | tasks | transfer`. torch is imported only by the verb that needs it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from halo_api.run_file import REPORT_PATH, RUN_FILE_PATH, VOLUMES_FOLDER, RunFil
 from halo_trainer import transfer
 from halo_trainer.budget import Budget
 from halo_trainer.environments import tasks_command
+from halo_trainer.evaluation import evaluate_command
 from halo_trainer.failures import RunFailure, failure_of
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.publish import publish, publish_at_budget
@@ -65,12 +66,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="a prompt a line, or JSONL chat rows (*.jsonl): each row's last answer is what is expected",
     )
-    sample.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
-    sample.add_argument("--max-new-tokens", type=int, default=64, metavar="N")
-    sample.add_argument("--batch", type=int, default=8, metavar="N", help="prompts answered together")
+    sample.add_argument("--limit", type=_number, metavar="N", help="only the first N prompts")
+    sample.add_argument("--max-new-tokens", type=_number, default=64, metavar="N")
+    sample.add_argument("--batch", type=_number, default=8, metavar="N", help="prompts answered together")
     sample.add_argument("--volumes", default=VOLUMES_FOLDER, metavar="FOLDER")
     sample.add_argument("--json", action="store_true", help="write one JSON object a line")
     sample.set_defaults(verb=_sample)
+    text = "play held-out tasks with a base, or with a base and an adapter, score them, and compare two such results"
+    evaluation = verbs.add_parser("evaluate", help=text, description=text)
+    evaluation.set_defaults(verb=_evaluate)
+    evaluate_command.add_to(evaluation)
     text = "give files of a claim to kubectl halo, and take them from it"
     transfer.add_to(verbs.add_parser("transfer", help=text, description=text))
     text = "write a data set of generated tasks, for online RL"
@@ -78,6 +83,13 @@ def _parser() -> argparse.ArgumentParser:
     tasks.set_defaults(verb=_tasks)
     tasks_command.add_to(tasks)
     return parser
+
+
+def _number(text: str) -> int:
+    """Return a number from 1 on; argparse says what was found instead."""
+    if not (text.isdecimal() and len(text) < 10 and int(text)):
+        raise argparse.ArgumentTypeError(f"found {text!r}; use a number from 1 on")
+    return int(text)
 
 
 def _add_view(inspect: argparse.ArgumentParser) -> None:
@@ -109,6 +121,9 @@ def _train(options: argparse.Namespace) -> int:
             lambda: _outcome(lambda: publish_at_budget(run, options.volumes, report, ranks), report),
             lambda outcome: _finish(outcome, report),
         )
+        if run.base.quantization is None:
+            # PEFT imports it wherever it is installed, and that takes two seconds of every start.
+            sys.modules["bitsandbytes"] = None  # type: ignore[assignment]
         if run.rlvr:
             from halo_trainer.rl.loop import train_online
 
@@ -152,12 +167,20 @@ def _sample(options: argparse.Namespace) -> int:
     return _told(sample, options)
 
 
+def _evaluate(options: argparse.Namespace) -> int:
+    from halo_trainer.evaluation.evaluate import evaluate
+
+    return _told(evaluate, options)
+
+
 def _told(verb: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
     """Do what leaves no report; a failure is a sentence on standard error."""
     try:
         return verb(options)
-    except RunFailure as failure:
-        print(f"halo-trainer: {failure}", file=sys.stderr)
+    except Exception as error:
+        if not isinstance(error, RunFailure | OSError):
+            traceback.print_exc()
+        print(f"halo-trainer: {failure_of(error)}", file=sys.stderr)
         return 1
 
 

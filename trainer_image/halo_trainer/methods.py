@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -145,7 +146,8 @@ class PackedSft(Supervised):
         bundles: Tally | None = None,
         context: Context | None = None,
     ) -> None:
-        super().__init__(map(row_work, rows), bundles)
+        self._copies = 1.0
+        super().__init__(map(self._counted, rows), bundles)
         self._rows, self._device, self._context = rows, device, context
         self._answers = Answers(model)
         install(model.get_base_model())
@@ -171,10 +173,20 @@ class PackedSft(Supervised):
         return Share(self._loss(*self.laid_out(part), self.denominator(step)))
 
     def trial(self, length: int) -> Tensor:
-        """Return the loss of a row of a length, all of whose tokens train; of a rank's part of a longer one, without its group."""
+        """Return the loss of a row of a length, all of whose tokens train; of a rank's part of a longer one, without its group.
+
+        It has as many keys for each token as the tree that has most: they are kept for the backward pass.
+        """
         layout = row_layout(trial_row(length))
-        attends = self._context.trial if self._context else Varlen.of
-        return self._loss(layout, attends(layout, self._device), length)
+        copies = math.ceil(self._copies)
+        if self._context:
+            return self._loss(layout, self._context.trial(layout, copies, self._device), length)
+        return self._loss(layout, Varlen.trial(layout, copies, self._device), length)
+
+    def _counted(self, row: TokenRow | Tree) -> Work:
+        if isinstance(row, Tree):
+            self._copies = max(self._copies, row.copies)
+        return row_work(row)
 
     def _loss(self, layout: Layout | Shard, varlen: Varlen, denominator: int) -> Tensor:
         return self._answers.flat(collate_flat(layout, self._device), varlen, denominator)

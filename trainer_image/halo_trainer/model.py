@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,26 +68,49 @@ def attach_lora(model: Any, lora: FrozenLora, seed: int) -> Any:
 
     alpha = lora.alpha or 32
     modules = list(lora.target_modules or [LINEAR_LAYERS])
+    layers = dict(model.named_modules())
+    known = sorted({name.rpartition(".")[2] for name, part in layers.items() if isinstance(part, nn.Linear)})
+    config = LoraConfig(
+        r=lora.rank or 16,
+        # PEFT and vLLM declare an integer; a fraction works in both all the same.
+        lora_alpha=int(alpha) if alpha == int(alpha) else alpha,  # type: ignore[arg-type]
+        lora_dropout=lora.dropout,
+        target_modules=LINEAR_LAYERS if modules == [LINEAR_LAYERS] else modules,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
     torch.manual_seed(derived_seed(seed, "adapter"))
     try:
-        return get_peft_model(
-            model,
-            LoraConfig(
-                r=lora.rank or 16,
-                # PEFT and vLLM declare an integer; a fraction works in both all the same.
-                lora_alpha=int(alpha) if alpha == int(alpha) else alpha,  # type: ignore[arg-type]
-                lora_dropout=lora.dropout,
-                target_modules=LINEAR_LAYERS if modules == [LINEAR_LAYERS] else modules,
-                bias="none",
-                task_type="CAUSAL_LM",
-            ),
-        )
+        adapted = get_peft_model(model, config)
     except ValueError as error:
-        known = sorted({name.rpartition(".")[2] for name, part in model.named_modules() if isinstance(part, nn.Linear)})
-        raise RunFailure(
-            Reason.INVALID_SPEC,
-            f"spec.lora.targetModules {', '.join(modules)} can't get an adapter; use some of {', '.join(known)}",
-        ) from error
+        if lora.dropout and "lora_dropout" in str(error):
+            found = f"found {lora.dropout}, and an adapter of fused experts or their router takes none"
+            cure = "leave it out, or name in targetModules no layers of experts"
+            raise RunFailure(Reason.INVALID_SPEC, f"spec.lora.dropout: {found}; {cure}") from error
+        if "without also targeting" in str(error):
+            found = f"{', '.join(modules)} are not all that the base has fused ({first_line(error)})"
+            raise RunFailure(
+                Reason.INVALID_SPEC, f"spec.lora.targetModules: {found}; name those too, or none"
+            ) from error
+        raise _without_adapter(modules, known) from error
+    if modules != [LINEAR_LAYERS] and (unfit := _without(modules, config.target_modules or (), layers)):
+        raise _without_adapter(unfit, known)
+    return adapted
+
+
+def _without(modules: Sequence[str], targets: Collection[str], layers: Iterable[str]) -> list[str]:
+    """Return the names that no layer has: PEFT passes over them, if another name has some.
+
+    Those that it has made targets inside of fused experts are no `targets` any more.
+    """
+    return [name for name in modules if name in targets and not any(f".{path}".endswith(f".{name}") for path in layers)]
+
+
+def _without_adapter(modules: Sequence[str], known: Sequence[str]) -> RunFailure:
+    return RunFailure(
+        Reason.INVALID_SPEC,
+        f"spec.lora.targetModules {', '.join(modules)} can't get an adapter; use some of {', '.join(known)}",
+    )
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

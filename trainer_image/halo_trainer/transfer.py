@@ -1,4 +1,4 @@
-"""`transfer`: what `kubectl halo adapter` and `plot` have a pod do with a claim: stay, give and take files, look at a folder, keep one.
+"""`transfer`: what `kubectl halo adapter`, `plot` and `episodes` have a pod do with a claim: stay, give and take files, look at a folder, keep one.
 
 The other end checks what it gets by digest, and this one what it is given. Nothing is read outside the claims that the pod mounts.
 """
@@ -26,6 +26,7 @@ from halo_api.run_file import VOLUMES_FOLDER, address, volume_path
 from halo_trainer.checkpoints.digest import folder_files
 from halo_trainer.failures import RunFailure, failure_of
 from halo_trainer.history import written
+from halo_trainer.rollouts.kept import transcripts
 from halo_trainer.store import Changed, FolderStore
 
 
@@ -34,18 +35,24 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(verb=transfer)
     verbs = parser.add_subparsers(required=True, metavar="WHAT")
 
-    def verb(name: str, action: Callable[[argparse.Namespace], None], text: str, *options: str) -> None:
+    def verb(
+        name: str, action: Callable[[argparse.Namespace], None], text: str, *options: str
+    ) -> argparse.ArgumentParser:
         made = verbs.add_parser(name, help=text, description=text)
         made.set_defaults(action=action)
         made.add_argument("--volumes", default=VOLUMES_FOLDER, metavar="FOLDER")
         for option in options:
             made.add_argument(option, required=True)
+        return made
 
     verb("hold", hold, "do nothing until a signal, so that the others can be run in the pod")
     verb("send", send, "write a tar of the files that a line on standard input names", "--source")
     verb("list", listed, "write the files of a folder, with their digests", "--source")
     verb("look", look, "write what is in the folder of a LoRA that is to be imported", "--source")
     verb("metrics", metrics, "write the steps of all attempts of a run, a line each", "--source")
+    verb("episodes", episodes, "write the sampled episodes of one step of a run, a line each", "--source").add_argument(
+        "--step", type=int, help="default: the last that has any"
+    )
     verb("receive", receive, "read a line of files and their tar, and keep them", "--store", "--digest")
     verb("adopt", adopt, "keep the files of a folder on a claim that a line on standard input names", "--source", "--store", "--digest")  # fmt: skip
     verb("discard", discard, "remove what was kept", "--store", "--digest")
@@ -103,6 +110,18 @@ def metrics(options: argparse.Namespace) -> None:
     if folder.is_dir():
         for step in written(folder, lambda path: within(path, options.volumes) and path.is_file()):
             print(step.model_dump_json(by_alias=True, exclude_none=True))
+
+
+def episodes(options: argparse.Namespace) -> None:
+    """Write a line of what there is, and then the episodes of one step, of the latest attempt that sampled it."""
+    folder = place(options.source, options.volumes)
+    found = transcripts(folder, lambda path: within(path, options.volumes)) if folder.is_dir() else {}
+    step = max(found, default=None) if options.step is None else options.step
+    print(json.dumps({"steps": sorted(found), "step": step}))
+    if step in found:
+        with found[step].open("rb") as lines:
+            shutil.copyfileobj(lines, sys.stdout.buffer)
+        sys.stdout.flush()
 
 
 def receive(options: argparse.Namespace) -> None:

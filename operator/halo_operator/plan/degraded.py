@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from halo_api.conditions import ConditionType, Reason, is_true
 from halo_api.run_status import Progress
 from halo_api.training_job import TrainingJobStatus
@@ -9,22 +11,24 @@ from halo_operator.plan.attempts import Attempt, attempt_in
 from halo_operator.plan.conditions import Fact, Facts
 from halo_operator.plan.pod_view import parse_time
 from halo_operator.plan.progress import record_of
-from halo_operator.plan.rollouts import MOST_REPLACED, current, incarnations_of
+from halo_operator.plan.rollouts import MOST_REPLACED, are_needed, current, incarnations_of
 from halo_operator.plan.world import PodView, RunWorld
 
 T = ConditionType
 
 
-def with_degraded(world: RunWorld, status: TrainingJobStatus, facts: Facts) -> Facts:
+def with_degraded(world: RunWorld, status: TrainingJobStatus, facts: Facts, now: datetime) -> Facts:
     """Return the facts with what is wrong with the rollouts of the attempt that trains, if anything is."""
     others: dict[ConditionType, Fact] = {type_: fact for type_, fact in facts.items() if type_ != T.ROLLOUT_DEGRADED}
     record = record_of(status, status.attempt or 1)
     ends = (T.COMPLETE, T.FAILED, T.SUSPENDED)
     over = any(others[end][0] == "True" if end in others else is_true(status.conditions, end) for end in ends)
-    if status.topology is None or not status.topology.rollout or over or record is None or record.reason:
+    if status.topology is None or not status.topology.rollout or over or record is None:
+        return others
+    attempt = attempt_in(status.topology, record.attempt, world.pods)
+    if not are_needed(world, status, attempt, now):
         return others
     seen = _since(status.progress, record.started_at)
-    attempt = attempt_in(status.topology, record.attempt, world.pods)
     servers, episodes = _servers(status, attempt, seen), _episodes(seen)
     if servers is None and episodes is None:
         return others

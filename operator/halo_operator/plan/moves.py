@@ -24,7 +24,7 @@ RECHECK_SECONDS = 60.0
 
 def state(world: RunWorld, status: TrainingJobStatus, facts: Facts, now: datetime, *notes: Note) -> RunPlan:
     """Return the plan that writes this status: with notes only if what people act on changed, and later if only progress did."""
-    generation, facts = world.meta.generation, with_degraded(world, status, with_pressure(world, status, facts))
+    generation, facts = world.meta.generation, with_degraded(world, status, with_pressure(world, status, facts), now)
     new = status.model_copy(
         update={
             "conditions": conditions.update(status.conditions, facts, generation, now, conditions.RUN_TYPES),

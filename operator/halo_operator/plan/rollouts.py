@@ -78,9 +78,11 @@ def tended(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attempt: 
                 words += f" ({pod.blocked})" if pod and pod.blocked else ""
                 return Tended(status, lost=_lost(words, server, before))
     incarnations = incarnations_of(status, layout)
+    there = current(attempt, incarnations)
+    if None not in there:
+        return Tended(status)
     deadline = stopping.deadline_of(world.spec, status, attempt, None)
     wanted = rollout_pods(world.meta, frozen, layout, attempt.number, incarnations, deadline, world.environment)
-    there = current(attempt, incarnations)
     return Tended(status, tuple(child for child, pod in zip(wanted, there, strict=True) if pod is None))
 
 

@@ -201,7 +201,7 @@ def go_on(world: RunWorld, status: TrainingJobStatus, frozen: Frozen, attempt: A
         return wind_up(world, status, attempt, attempt.failure, now)
     if world.spec.suspend:
         return pause(world, status, attempt, now)
-    if not attempt.pods and _had_started(status, attempt.number):
+    if not attempt.trainers and _had_started(status, attempt.number):
         gone = Outcome(result="Failed", reason=Reason.INTERRUPTED, message="the pods of the attempt are gone")
         return relaunch_or_fail(world, status, attempt, gone, now)
     if not attempt.complete:

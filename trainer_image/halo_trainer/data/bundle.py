@@ -64,6 +64,18 @@ class Tree:
             pairs += len(segment) * before + len(segment) * (len(segment) + 1) // 2
         return pairs
 
+    @property
+    def copies(self) -> float:
+        """How often attention has each token as a key: a run of it gets the keys of its whole path, once it forks."""
+        ends: list[int] = []
+        keys = 0
+        for place, segment in enumerate(self.segments):
+            before = 0 if segment.parent is None else ends[segment.parent]
+            ends.append(before + len(segment))
+            # One that follows its parent at once goes on with its run.
+            keys += len(segment) + (before if segment.parent not in (None, place - 1) else 0)
+        return keys / len(self)
+
 
 @dataclass(slots=True)
 class Tally:

@@ -86,11 +86,14 @@ class Context:
         beside = None if forks else SideBySide(part.whole, shared)
         return part, Varlen.of_shard(part, gather, beside, device)
 
-    def trial(self, layout: Layout, device: torch.device) -> Varlen:
-        """Return what a rank attends to whose tokens are its part of a split row, with its own keys in the place of the others'."""
+    def trial(self, layout: Layout, copies: int, device: torch.device) -> Varlen:
+        """Return what a rank attends to whose tokens are its part of a split row, with its own keys in the place of the others'.
+
+        It has each of them so often, as where trees fork.
+        """
         size = self.group.size
         part = shard(joined([]), [], layout, 1, 0)
-        part = dataclasses.replace(part, keys=(((0, size * len(layout)),),))
+        part = dataclasses.replace(part, keys=(((0, size * len(layout)),) * copies,))
         rows = SideBySide(part.whole)
         return Varlen.of_shard(part, lambda *both: tuple(each.repeat(1, 1, size, 1) for each in both), rows, device)
 

@@ -121,8 +121,8 @@ class Scorer:
         if self.padded_since is not None:
             return self._padded([trial_row(length)])[0].sum()
         layout = own_layout(trial_row(length))
-        attends = self._context.trial if self._context else Varlen.of
-        varlen = attends(layout, self._device)
+        attends = self._context.trial if self._context else Varlen.trial
+        varlen = attends(layout, 1, self._device)
         return self._answers.flat_nll(collate_flat(layout, self._device), varlen, self._temperature).sum()
 
     def _padded(self, rows: Sequence[TokenRow]) -> tuple[Tensor, Tensor]:

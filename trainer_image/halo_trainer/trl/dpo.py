@@ -28,7 +28,7 @@ from halo_trainer.data.preference import TokenPair
 from halo_trainer.failures import RunFailure
 from halo_trainer.flops import Work, rows_work
 from halo_trainer.methods import Share
-from halo_trainer.trl.part import loop_arguments, settled_threads, stand_alone
+from halo_trainer.trl.part import loop_arguments, own_precision, settled_threads, stand_alone
 
 REFERENCE = "ref"
 
@@ -71,7 +71,7 @@ class Dpo:
             gradient_checkpointing=False,
         )
         unused = Dataset.from_dict({"prompt_ids": [[0]]})
-        with settled_threads():
+        with settled_threads(), own_precision(model):
             self._trainer = Pairs(model=model, args=arguments, train_dataset=unused, processing_class=tokenizer)
         stand_alone(self._trainer)
         if not continues:

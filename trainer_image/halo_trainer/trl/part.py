@@ -31,6 +31,15 @@ def settled_threads() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+@contextmanager
+def own_precision(model: Any) -> Iterator[None]:
+    """Keep the adapter's weights as they are: on a base in 4 bits TRL rounds them to bf16, where small updates are lost."""
+    trained = {parameter: parameter.data for parameter in model.parameters() if parameter.requires_grad}
+    yield
+    for parameter, weights in trained.items():
+        parameter.data = weights
+
+
 def stand_alone(trainer: Any) -> None:
     """Let it count its own process alone: the loop adds the processes' shares up, which need not be alike."""
     trainer.accelerator.gather = trainer.accelerator.gather_for_metrics = _own

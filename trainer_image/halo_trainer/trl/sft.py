@@ -19,7 +19,7 @@ from halo_api.conditions import Reason
 from halo_trainer.data.template import TokenRow
 from halo_trainer.failures import RunFailure
 from halo_trainer.methods import ChatRows, Share
-from halo_trainer.trl.part import loop_arguments, settled_threads, stand_alone
+from halo_trainer.trl.part import loop_arguments, own_precision, settled_threads, stand_alone
 
 # TRL's mark of what does not train.
 IGNORED = -100
@@ -47,7 +47,7 @@ class TrlSft(ChatRows):
             max_length=None,
             dataset_kwargs={"skip_prepare_dataset": True},
         )
-        with settled_threads():
+        with settled_threads(), own_precision(model):
             self._trainer = SFTTrainer(
                 model=model,
                 args=arguments,
