@@ -164,6 +164,7 @@ GOOD = (
     "WITH RECURSIVE n(x) AS (SELECT 3 UNION ALL SELECT x + 1 FROM n WHERE x < 99) SELECT COUNT(*) FROM pets JOIN n ON age = x",
     "<think>PRAGMA?</think>Let me see.\n```sql\nSELECT 1\n```\nNo:\n```sql\nSELECT COUNT(*) FROM pets WHERE NOT age <= 2\n```",
     "```\nSELECT COUNT(*) FROM pets WHERE age > 2",
+    "It is ```SQL SELECT COUNT(*) FROM pets WHERE age > 2``` then.",
 )
 
 

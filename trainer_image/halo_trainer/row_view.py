@@ -206,7 +206,13 @@ def _title(name: str, row: TokenRow, answers: str = "") -> str:
 
 def _steps(path: Path, template: Template) -> Iterator[TokenRow]:
     check = ChatLines()
-    return (template.token_row(check.row(number, value)) for number, value in JsonLines(path))
+    for number, value in JsonLines(path):
+        row = check.row(number, value)
+        if not row.run:
+            raise RunFailure(
+                Reason.INVALID_SPEC, f"--bundle: {path} has chats and no steps of agent runs; leave it out"
+            )
+        yield template.token_row(row)
 
 
 def _kind(path: Path) -> str:

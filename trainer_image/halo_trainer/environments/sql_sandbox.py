@@ -218,8 +218,8 @@ def _clock() -> Callable[..., Value]:
 
     def told(name: str, arguments: tuple[Value, ...]) -> Value:
         marks = ", ".join("?" * len(arguments))
-        (value,) = connection.execute(f"SELECT {name}({marks})", arguments).fetchone()
-        return value
+        row: tuple[Value, ...] = connection.execute(f"SELECT {name}({marks})", arguments).fetchone()
+        return row[0]
 
     return told
 

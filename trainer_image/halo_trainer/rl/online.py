@@ -71,5 +71,12 @@ class OnlineRun(Run):
     # What every policy is held to the trainer on.
     prompts: list[array[int]] = field(default_factory=list)
 
+    # Of the scored episodes of the last step.
+    mean_reward: float | None = None
+
+    @property
+    def reward(self) -> float | None:
+        return self.mean_reward
+
     def kept(self) -> Mapping[str, bytes]:
         return frontier_files(self.frontier, list(self.groups.values()))
