@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 from array import array
 from importlib.resources import files
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -16,7 +18,7 @@ from halo_api.conditions import Reason
 from halo_trainer.data.template import Template
 from halo_trainer.failures import RunFailure
 from halo_trainer.rollouts.calls import Call, reply_of
-from halo_trainer.rollouts.chat import Chat
+from halo_trainer.rollouts.chat import Chat, stop_ids
 
 TOOLS = [
     {
@@ -119,6 +121,18 @@ def test_an_answer_that_ended_with_another_token_still_gets_its_end_of_turn() ->
     conversation.observed(sampled, [(reply.calls[0], "1 row")])
     added = conversation.prompt[len(before) + len(sampled) :]
     assert template("qwen2_5").decode(added.tolist()).startswith("<|im_end|>\n<|im_start|>user\n<tool_response>\n1 row")
+
+
+def test_every_token_that_ends_a_turn_stops_it(tmp_path: Path) -> None:
+    """Those of the base's files, the tokenizer's, and the one that its template writes."""
+    found = template("qwen2_5")
+    start, end = found.ids("<|im_start|>")[0], found.ids("<|im_end|>")[0]
+    text, tokenizer = found.ids("a")[0], make_tokenizer()
+    tokenizer.eos_token = "<|endoftext|>"
+    assert stop_ids(found, tokenizer, tmp_path) == tuple(sorted([tokenizer.eos_token_id, end]))
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": start}))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [text, end]}))
+    assert stop_ids(found, tokenizer, tmp_path) == tuple(sorted([tokenizer.eos_token_id, start, text, end]))
 
 
 def call(text: str) -> Call:
