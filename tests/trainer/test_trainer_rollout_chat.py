@@ -43,7 +43,9 @@ MARKED = "<tool_call>\n<function=query>\n<parameter=sql>\nselect 1\n</parameter>
 def template(name: str) -> Template:
     """Return the template of real bases, as TRL keeps them, on a tiny tokenizer."""
     text = CHATML if name == "chatml" else files("trl").joinpath(f"chat_templates/{name}.jinja").read_text()
-    return Template(make_tokenizer(text), name)
+    tokenizer = make_tokenizer(text)
+    tokenizer.bos_token = "<|endoftext|>"
+    return Template(tokenizer, name)
 
 
 def chat(name: str, layout: Literal["turn", "trajectory"] = "turn", thinking: bool | None = None) -> Chat:
@@ -102,12 +104,13 @@ def test_a_template_that_rewrites_history_is_rendered_anew_or_refused() -> None:
     assert refused.value.reason == Reason.TEMPLATE_MISMATCH
 
 
-def test_a_base_without_tools_has_a_conversation_without() -> None:
-    open_chat = chat("chatml", "trajectory")
+@pytest.mark.parametrize("name", ["chatml", "llama3", "llama3_1", "gemma3", "phi3"])
+def test_a_base_without_tools_or_with_calls_in_other_words_has_a_conversation_without(name: str) -> None:
+    open_chat = chat(name, "trajectory")
     assert not open_chat.takes_tools
     conversation = open_chat.open(QUESTION, TOOLS)
-    assert conversation.prompt.tolist() == template("chatml").prompt_ids(QUESTION)
-    assert conversation.answered(answer("chatml", f"Yes {HERMES}")).calls == ()
+    assert conversation.prompt.tolist() == template(name).prompt_ids(QUESTION)
+    assert conversation.answered(answer(name, f"Yes {HERMES}")).calls == ()
 
 
 def test_an_answer_that_ended_with_another_token_still_gets_its_end_of_turn() -> None:

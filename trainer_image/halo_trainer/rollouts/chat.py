@@ -20,7 +20,7 @@ from typing import Any, Literal
 from halo_api.conditions import Reason
 from halo_trainer.data.template import Template
 from halo_trainer.failures import RunFailure
-from halo_trainer.rollouts.calls import THINK, Call, Reply, call_id, reply_of, tool_call
+from halo_trainer.rollouts.calls import OPEN, THINK, Call, Reply, call_id, reply_of, tool_call
 
 TOOL = {
     "type": "function",
@@ -63,7 +63,8 @@ class Chat:
         """`stops`: the tokens that end a turn. Raises RunFailure where rows of this layout can't be made."""
         self._template, self._stops = template, tuple(stops)
         self.settings = None if thinking is None else {"enable_thinking": thinking}
-        self.takes_tools = self._text(PROBE, [TOOL]) != self._text(PROBE, None)
+        # Only calls that can be read again are any.
+        self.takes_tools = self._tells_tools()
         # What a stand-in thinks for its template to go on from a prompt; without: it rewrites.
         self._thought = self._growing() if self.takes_tools else None
         self.grows = not self.takes_tools or self._thought is not None
@@ -75,7 +76,7 @@ class Chat:
             )
 
     def open(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> Conversation:
-        """Begin a conversation; a base whose template takes no tools has none."""
+        """Begin a conversation; a base whose template takes no tools, or writes calls in other words, has none."""
         return Conversation(self, list(messages), list(tools) if self.takes_tools else [])
 
     def reply(self, answer: array[int], tools: Sequence[dict[str, Any]], thinks: bool) -> Reply:
@@ -105,6 +106,15 @@ class Chat:
             )
         ids = self._template.ids(text)
         return ids[1:] if ids and ids[0] == last else ids
+
+    def _tells_tools(self) -> bool:
+        """Whether the template tells the model of tools, and writes calls between the tags that answers are read by."""
+        try:
+            told = self._text(PROBE, [TOOL]) != self._text(PROBE, None)
+            return told and OPEN in self._text([*PROBE, _stand_in(1, None)], [TOOL])
+        except RunFailure:
+            # Some raise an error for what they do not take.
+            return False
 
     def _growing(self) -> str | None:
         """Return the thought with which this template only ever adds text, in two turns of one and of two calls."""
