@@ -22,6 +22,11 @@ from halo_trainer.data.template import Template
 from halo_trainer.failures import RunFailure
 from halo_trainer.rollouts.calls import OPEN, THINK, Call, Reply, call_id, reply_of, tool_call
 
+
+def _result(at: int, content: str, name: str = "look_up") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id(at), "name": name or "unknown", "content": content}
+
+
 TOOL = {
     "type": "function",
     "function": {
@@ -31,6 +36,7 @@ TOOL = {
     },
 }
 PROBE = [{"role": "user", "content": "Which colour has snow?"}]
+RESULTS = [[_result(0, "White.")], [_result(0, "White."), _result(1, "Grey.")]]
 # What a stand-in may have thought, and whether its template writes that down.
 THOUGHTS = ("Look it up.", None)
 
@@ -68,6 +74,7 @@ class Chat:
         # What a stand-in thinks for its template to go on from a prompt; without: it rewrites.
         self._thought = self._growing() if self.takes_tools else None
         self.grows = not self.takes_tools or self._thought is not None
+        self._looks_back = self._thought is None or self._after(RESULTS) != self._after(RESULTS[1:])
         if not self.grows and layout == "trajectory":
             raise RunFailure(
                 Reason.TEMPLATE_MISMATCH,
@@ -99,7 +106,9 @@ class Chat:
 
         `turns` are the results of each turn so far.
         """
-        text = self._delta(turns, opening, tools, self._thought)
+        # Mostly no turn before the last has a say in it, and a long conversation need not be rendered again for each.
+        whole = (turns, opening, tools) if self._looks_back else (turns[-1:], PROBE, [TOOL])
+        text = self._delta(*whole, self._thought)
         if text is None:
             raise RunFailure(
                 Reason.TEMPLATE_MISMATCH, "the chat template wrote earlier turns otherwise than at the start"
@@ -118,11 +127,13 @@ class Chat:
 
     def _growing(self) -> str | None:
         """Return the thought with which this template only ever adds text, in two turns of one and of two calls."""
-        results = [[_result(0, "White.")], [_result(0, "White."), _result(1, "Grey.")]]
         for thought in THOUGHTS:
-            if all(self._delta(results[:count], PROBE, [TOOL], thought) is not None for count in (1, 2)):
+            if all(self._delta(RESULTS[:count], PROBE, [TOOL], thought) is not None for count in (1, 2)):
                 return thought or ""
         return None
+
+    def _after(self, turns: list[list[dict[str, Any]]]) -> str | None:
+        return self._delta(turns, PROBE, [TOOL], self._thought)
 
     def _delta(
         self, turns: list[list[dict[str, Any]]], opening: list[dict[str, Any]], tools: list[Any], thought: str | None
@@ -179,7 +190,3 @@ def _stand_in(calls: int, thought: str | None) -> dict[str, Any]:
     if thought:
         message["reasoning_content"] = thought
     return message | {"tool_calls": [tool_call(at, call) for at in range(calls)]}
-
-
-def _result(at: int, content: str, name: str = "look_up") -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": call_id(at), "name": name or "unknown", "content": content}
