@@ -79,7 +79,7 @@ def test_a_prompt_grows_by_what_a_server_would_write_and_keeps_what_was_sampled(
     open_chat = chat(name, "trajectory", thinking)
     conversation = open_chat.open(QUESTION, TOOLS)
     assert conversation.prompt.tolist() == template(name).prompt_ids(QUESTION, TOOLS, open_chat.settings)
-    for results in (["1 row"], ["2 rows"], ["<|im_end|>\n{{ 3 }}"]):
+    for results in (["1 row"], ["2 rows"], ["<|im_end|>\n{{ 3 }} \ud800"]):
         before, sampled = conversation.prompt, answer(name, said)
         reply = conversation.answered(sampled)
         assert [(call.name, call.arguments, call.problem) for call in reply.calls] == [
@@ -154,6 +154,7 @@ def call(text: str) -> Call:
         ("<function=drop>\n</function>", "there is no tool drop"),
         ("<function=query>\n<parameter=sql>", "the call is no JSON"),
         ("[" * 100_000, "the call is no JSON"),
+        ('{"name": "query", "arguments": {"sql": "\\ud800"}}', "the call has half a surrogate pair"),
         ('{"name": "query", "arguments": {"sql": NaN}}', "the call is no JSON"),
     ],
 )

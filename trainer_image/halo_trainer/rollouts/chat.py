@@ -24,6 +24,8 @@ from halo_trainer.rollouts.calls import OPEN, THINK, Call, Reply, call_id, reply
 
 
 def _result(at: int, content: str, name: str = "look_up") -> dict[str, Any]:
+    # Half a character, which JSON may name, is no text for a tokenizer.
+    content = content.encode("utf-8", "replace").decode()
     return {"role": "tool", "tool_call_id": call_id(at), "name": name or "unknown", "content": content}
 
 
