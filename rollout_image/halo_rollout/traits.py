@@ -9,8 +9,8 @@ from typing import Any
 
 # The head sizes that vLLM's attention on CPUs has: with another one it starts, and dies at the first request.
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-# Of linear attention; it dies at the first prompt of some length.
-CPU_STATE_MULTIPLE = 32
+# Of linear attention, whose kernels on CPUs die of 8 and 32 at the first prompt of some length; what bases have is 128.
+CPU_STATE_SIZE = 128
 STATE_KEYS = ("linear_key_head_dim", "linear_value_head_dim")
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -59,9 +59,9 @@ def check_servable(traits: Traits, on_gpu: bool, dtype: str = "bfloat16") -> Non
         raise Unservable(
             f"the base has linear attention, which vLLM on CPUs has in bfloat16 only, and is to be in {dtype}"
         )
-    if not on_gpu and (odd := [size for size in traits.state_sizes if size % CPU_STATE_MULTIPLE]):
+    if not on_gpu and (odd := [size for size in traits.state_sizes if size != CPU_STATE_SIZE]):
         found = f"the base has linear attention with heads of {odd[0]}"
-        raise Unservable(f"{found}, and vLLM on CPUs takes only multiples of {CPU_STATE_MULTIPLE}")
+        raise Unservable(f"{found}, and vLLM on CPUs is known to serve only those of {CPU_STATE_SIZE}")
     if not on_gpu and traits.head_size is not None and traits.head_size not in CPU_HEAD_SIZES:
         sizes = ", ".join(map(str, CPU_HEAD_SIZES))
         raise Unservable(f"the base has attention heads of {traits.head_size}, and vLLM on CPUs has only {sizes}")

@@ -93,5 +93,5 @@ def test_a_head_size_that_vllm_would_die_of_is_refused_before_it_starts() -> Non
     with pytest.raises(Unservable, match="heads of 16"):
         check_servable(Traits(head_size=16), on_gpu=False)
     with pytest.raises(Unservable, match="linear attention with heads of 8"):
-        check_servable(Traits(hybrid=True, state_sizes=(32, 8)), on_gpu=False)
+        check_servable(Traits(hybrid=True, state_sizes=(128, 8)), on_gpu=False)
     check_servable(Traits(head_size=16, state_sizes=(8,)), on_gpu=True)
