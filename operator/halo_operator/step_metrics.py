@@ -54,8 +54,8 @@ class StepMetrics:
     _servers: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for place, state in enumerate(("ready", "wanted")):
-            SERVERS.labels(state).set_function(lambda place=place: sum(each[place] for each in self._servers.values()))
+        SERVERS.labels("ready").set_function(lambda: sum(ready for ready, _ in self._servers.values()))
+        SERVERS.labels("wanted").set_function(lambda: sum(wanted for _, wanted in self._servers.values()))
 
     def told(self, method: str, report: Report | None, written: TrainingJobStatus) -> None:
         """Take a run's report; `written` is its status as it was: what that tells was counted, by this process or another."""
