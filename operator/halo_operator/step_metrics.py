@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -54,8 +55,11 @@ class StepMetrics:
     _servers: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        SERVERS.labels("ready").set_function(lambda: sum(ready for ready, _ in self._servers.values()))
-        SERVERS.labels("wanted").set_function(lambda: sum(wanted for _, wanted in self._servers.values()))
+        for place, state in enumerate(("ready", "wanted")):
+            SERVERS.labels(state).set_function(partial(self._counted, place))
+
+    def _counted(self, place: int) -> float:
+        return sum(each[place] for each in self._servers.values())
 
     def told(self, method: str, report: Report | None, written: TrainingJobStatus) -> None:
         """Take a run's report; `written` is its status as it was: what that tells was counted, by this process or another."""

@@ -110,6 +110,16 @@ def test_a_bf16_base_trains_a_fp32_adapter(root: Path) -> None:
     assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
 
 
+def test_what_sample_can_not_read_is_one_sentence(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["sample", "--base", str(root / "models" / "tiny")]
+    assert main([*base, "--prompts", str(root / "none.txt")]) == 1
+    told = capsys.readouterr().err
+    assert (told.count("\n"), "none.txt" in told) == (1, True)
+    with pytest.raises(SystemExit):
+        main([*base, "--prompt", "sky?", "--batch", "0"])
+    assert "argument --batch: found '0'; use a number from 1 on" in capsys.readouterr().err
+
+
 def test_sample_counts_the_answers_that_are_as_expected(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Held-out rows whose answers are the base's own: the base gives them all, an adapter others."""
     train_here(run_file(), root)

@@ -169,19 +169,36 @@ def test_a_part_of_a_call_that_the_template_leaves_out_is_named(
     )
 
 
-@pytest.mark.parametrize("words", ["Blue.<|im_end|>", "<|im_end|>Blue."])
-def test_words_that_no_server_samples_behind_an_end_are_refused(words: str) -> None:
+@pytest.mark.parametrize("template", [CHATML, ENDLESS, CHATML.replace("<|im_end|>", "<|im_start|>")])
+@pytest.mark.parametrize("words", ["Bl<|im_end|>ue.", "<|im_end|>Blue."])
+def test_words_that_no_server_samples_behind_an_end_are_refused(words: str, template: str) -> None:
+    """Whatever ends a turn, the template's own token or the tokenizer's EOS."""
     with pytest.raises(RunFailure) as refused:
-        token_row(CHATML, chat("sky?", words))
+        token_row(template, chat("sky?", words))
     assert refused.value.reason == Reason.BAD_ROW
     assert str(refused.value) == (
-        "line 1 has in messages[1] the end-of-turn token <|im_end|>, which the chat template writes behind the answer; "
+        "line 1 has in messages[1] the token <|im_end|>, at which a server ends the answer; "
         "take it out, or write it in another way"
     )
     # Where it is context it is what the server had.
     history = chat("sky?", words, "grass?", "Green.")
     history["messages"][1]["weight"] = 0
-    assert token_row(CHATML, history)[1].trained_tokens > 0
+    assert token_row(template, history)[1].trained_tokens > 0
+
+
+def test_an_answer_that_the_tokenizer_drops_is_named() -> None:
+    """Else the row would be left out without a word."""
+    from tokenizers import normalizers
+
+    opened = "{{- m['content'] + '\n' }}{%- if m['role'] == 'user' %}{{- '<|im_start|>' }}{%- endif %}"
+    tokenizer = make_tokenizer(f"{{%- for m in messages %}}{opened}{{%- endfor %}}")
+    tokenizer.backend_tokenizer.normalizer = normalizers.Replace("\u00ad\n", "")
+    with pytest.raises(RunFailure) as refused:
+        Template(tokenizer, "tiny").token_row(chat_row(1, chat("sky?", "\u00ad")))
+    assert str(refused.value) == (
+        "line 1 has an answer of which the base's tokenizer makes no token; "
+        "write it in characters that the base knows, or remove the row"
+    )
 
 
 def test_a_tool_that_is_not_text_is_named() -> None:

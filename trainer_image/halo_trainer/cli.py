@@ -66,9 +66,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="a prompt a line, or JSONL chat rows (*.jsonl): each row's last answer is what is expected",
     )
-    sample.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
-    sample.add_argument("--max-new-tokens", type=int, default=64, metavar="N")
-    sample.add_argument("--batch", type=int, default=8, metavar="N", help="prompts answered together")
+    sample.add_argument("--limit", type=_number, metavar="N", help="only the first N prompts")
+    sample.add_argument("--max-new-tokens", type=_number, default=64, metavar="N")
+    sample.add_argument("--batch", type=_number, default=8, metavar="N", help="prompts answered together")
     sample.add_argument("--volumes", default=VOLUMES_FOLDER, metavar="FOLDER")
     sample.add_argument("--json", action="store_true", help="write one JSON object a line")
     sample.set_defaults(verb=_sample)
@@ -83,6 +83,13 @@ def _parser() -> argparse.ArgumentParser:
     tasks.set_defaults(verb=_tasks)
     tasks_command.add_to(tasks)
     return parser
+
+
+def _number(text: str) -> int:
+    """Return a number from 1 on; argparse says what was found instead."""
+    if not (text.isdecimal() and len(text) < 10 and int(text)):
+        raise argparse.ArgumentTypeError(f"found {text!r}; use a number from 1 on")
+    return int(text)
 
 
 def _add_view(inspect: argparse.ArgumentParser) -> None:
@@ -114,6 +121,9 @@ def _train(options: argparse.Namespace) -> int:
             lambda: _outcome(lambda: publish_at_budget(run, options.volumes, report, ranks), report),
             lambda outcome: _finish(outcome, report),
         )
+        if run.base.quantization is None:
+            # PEFT imports it wherever it is installed, and that takes two seconds of every start.
+            sys.modules["bitsandbytes"] = None  # type: ignore[assignment]
         if run.rlvr:
             from halo_trainer.rl.loop import train_online
 
@@ -167,8 +177,10 @@ def _told(verb: Callable[[argparse.Namespace], int], options: argparse.Namespace
     """Do what leaves no report; a failure is a sentence on standard error."""
     try:
         return verb(options)
-    except RunFailure as failure:
-        print(f"halo-trainer: {failure}", file=sys.stderr)
+    except Exception as error:
+        if not isinstance(error, RunFailure | OSError):
+            traceback.print_exc()
+        print(f"halo-trainer: {failure_of(error)}", file=sys.stderr)
         return 1
 
 

@@ -38,13 +38,14 @@ def sample(options: argparse.Namespace) -> int:
     base, path = local_base(options.base, options.volumes, "bf16" if device.type == "cuda" else "fp32")
     if options.nf4:
         base = base.model_copy(update={"quantization": "nf4"})
+    # First, as the model takes longer to load.
+    prompts = list(_prompts(options))[: options.limit]
     template = load_template(base, path)
     tokenizer = load_tokenizer(base, path)
     model = load_base(base, path)
     if options.adapter:
         model = with_adapter(model, Path(local_path(options.adapter, options.volumes)))
     model = model.to(device).eval()
-    prompts = list(_prompts(options))[: options.limit]
     exact = known = 0
     for start in range(0, len(prompts), options.batch):
         part = prompts[start : start + options.batch]

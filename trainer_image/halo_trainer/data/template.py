@@ -145,8 +145,7 @@ class Template:
         trained = bytearray(len(ids))
         for index, start, end in answers:
             first, last = position[start], self._end_of_answer(ids, position[start], position[end])
-            if ids[last - 1] in self._special and ids[last - 1] in ids[first : last - 1]:
-                self._refuse_own_end(row, index, ids[last - 1])
+            own = ids[first:last]
             trained[first:last] = b"\1" * (last - first)
             # A template that ends no turn would teach an answer without an end.
             if end == len(text) and ids[last - 1] not in self._special:
@@ -157,6 +156,10 @@ class Template:
                 del ids[last:], trained[last:]
                 ids.append(eos)
                 trained.append(1)
+                own.append(eos)
+            stops = {*own[-1:], self._tokenizer.eos_token_id} & self._special
+            for stop in stops.intersection(own[:-1]):
+                self._refuse_own_end(row, index, stop)
         return TokenRow(array("i", ids), trained, row.run)
 
     def _end_of_answer(self, ids: list[int], first: int, end: int) -> int:
@@ -169,7 +172,10 @@ class Template:
         return end
 
     def _known(self, line: int, row: TokenRow) -> TokenRow:
-        """Return the row, if the base has all of its tokens: those that were added to a tokenizer alone it has not."""
+        """Return the row, if some of it trains and the base has all of its tokens: those added to a tokenizer alone it has not."""
+        if not row.teaches:
+            found = "has an answer of which the base's tokenizer makes no token"
+            raise bad_row(line, found, "write it in characters that the base knows, or remove the row")
         token = max(row.ids, default=0)
         if self._vocabulary is not None and token >= self._vocabulary:
             raise RunFailure(
@@ -180,12 +186,12 @@ class Template:
         return row
 
     def _refuse_own_end(self, row: ChatRow, index: int, token: int) -> None:
-        """Refuse an answer whose own words have its end-of-turn token: a server samples nothing behind the first."""
+        """Refuse an answer whose own words have a token that ends it: a server samples nothing behind the first."""
         mark = self.decode([token])
         message = row.messages[index]
         words = [message["content"], message.get("reasoning_content") or "", str(message.get("tool_calls") or "")]
         if any(mark in part for part in words):
-            found = f"has in {row.place(index)} the end-of-turn token {mark}, which the chat template writes behind the answer"
+            found = f"has in {row.place(index)} the token {mark}, at which a server ends the answer"
             raise bad_row(row.line, found, "take it out, or write it in another way")
 
     def _encode_cut(self, text: str, cuts: list[int]) -> tuple[list[int], dict[int, int]]:
