@@ -125,8 +125,8 @@ def test_a_folded_policy_samples_as_the_merged_model_whatever_was_served_before(
     pod.announce(3, every)
     assert pod.agrees("base", every) == first, "bit for bit, though another policy was served in between"
 
-    shutil.copytree(every, pod.artifacts / "other")
-    other = make_adapter(make_base(pod.artifacts.parent / "wide", "wide"), pod.artifacts / "wide", 1)
+    wide = make_base(pod.artifacts.parent / "wide", "wide")
+    other = make_adapter(wide, pod.artifacts / "wide", 1, modules=ATTENTION)
     status, answer = pod.guarded.put(policy_of(other, "pvc://artifacts/wide", 4, "folded"))
     assert status == 409
     assert "the base's is" in str(answer.problem)
