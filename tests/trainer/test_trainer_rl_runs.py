@@ -13,6 +13,9 @@ from trainer_support import adapter_bytes
 from halo_api.conditions import Reason
 from halo_api.report import Report
 from halo_api.run_file import ResumeFrom
+from halo_trainer.parallel.ranks import Ranks
+from halo_trainer.publish import publish_at_budget
+from halo_trainer.reporting import Reporting
 from halo_trainer.rollouts.engine import Group
 
 
@@ -53,6 +56,13 @@ def test_pitfalls_31_to_36_a_killed_run_goes_on_as_if_it_had_not_been(root: Path
         cut = online(root, first, [peer], asked)
     assert cut.outcome
     assert cut.outcome.reason == Reason.CRASHED
+    # The end of the budget would have published that checkpoint.
+    budget = Reporting(root / "budget.json", first)
+    budget.adopt(cut)
+    ended = publish_at_budget(first, str(root), budget, Ranks())
+    assert ended.reason == Reason.BUDGET_REACHED
+    assert ended.adapter
+    assert ended.adapter.step == 2
     again = online_file(wanted, "again", attempt=2, resume=resume_from(cut))
     assert again.rlvr
     assert again.rlvr.resume

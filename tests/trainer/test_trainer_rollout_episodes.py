@@ -21,6 +21,7 @@ from rollout_peer import VOCABULARY, Peer, log_probs_of, policy, table
 from test_trainer_rollout_chat import HERMES, TOOLS, template
 
 from halo_api.rollouts import Servers
+from halo_api.transcript import seen
 from halo_trainer.environments.base import EnvironmentFailed, Observation, Opening, Score, Task
 from halo_trainer.environments.registry import checking_settings
 from halo_trainer.environments.sql_tasks import generate
@@ -392,14 +393,19 @@ def test_episodes_can_be_read_afterwards(tmp_path: Path) -> None:
     with Peer() as peer:
         peer.script = spoken(*CALLS)
         with rollouts([peer], environments, replace(RULES, max_tokens_per_turn=400)) as found:
-            environments.faults["open"] = ["fail"]
+            environments.faults["open"] = ["fail"] * 3
             groups = list(found.sample(wanted()))
     for step in range(5):
         path = write_transcript(tmp_path, step, groups, most=7, steps=3)
     assert sorted(each.name for each in path.parent.iterdir()) == [f"step-{step}.jsonl" for step in (2, 3, 4)]
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    # Some of every group.
-    assert [line["group"] for line in lines] == [0, 0, 0, 1, 1, 2, 2]
+    # Some of every group, and of what was not scored.
+    assert {line["group"] for line in lines} == {0, 1, 2}
+    assert [line.get("failure") for line in lines if "reward" not in line] == ["EnvironmentFailed"]
+    assert len(lines) == 7
+    told = seen(path.read_text().splitlines()[0])
+    assert told
+    assert (told.task, told.turns) == ("task-0", 3)
     assert (lines[0]["reward"], lines[0]["reason"], lines[0]["turns"]) == (1.0, "3 calls", 3)
     assert lines[0]["messages"][2] == {
         "role": "tool", "tool_call_id": "call00000", "name": "query", "content": 'query {"sql": "select 1"}'

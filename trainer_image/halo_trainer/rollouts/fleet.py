@@ -33,8 +33,8 @@ class NoServers(Exception):
 class Patience:
     """How long and how often; times in seconds."""
 
-    # Requests that one server has at once: beyond, they wait here, where another server may take them.
-    in_flight: int = 64
+    # Requests that one server has at once, as many as vLLM batches by itself: beyond, they wait here, where another may take them.
+    in_flight: int = 256
     # Consecutive failures that set a server aside.
     strikes: int = 3
     # A server that was set aside is asked again after the first, twice that, and so on up to the second.
