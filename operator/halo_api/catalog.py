@@ -52,8 +52,7 @@ class BaseModelSpec(ApiModel):
         json_schema_extra=cel(
             rule(
                 "!has(self.quantization) || self.offers.all(o, o == 'lora_trl')",
-                "'found ' + self.quantization + ' on a base that offers ' + self.offers.filter(o, o != 'lora_trl').join(', ') "
-                "+ ', whose rollouts are served in dtype; leave it out, or offer lora_trl alone'",
+                "'found nf4 on a base that offers more than lora_trl, and rollouts are served in dtype; leave it out, or offer lora_trl alone'",
                 ".quantization",
             )
         )

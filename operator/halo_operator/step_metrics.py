@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -55,7 +56,10 @@ class StepMetrics:
 
     def __post_init__(self) -> None:
         for place, state in enumerate(("ready", "wanted")):
-            SERVERS.labels(state).set_function(lambda place=place: sum(each[place] for each in self._servers.values()))
+            SERVERS.labels(state).set_function(partial(self._counted, place))
+
+    def _counted(self, place: int) -> float:
+        return sum(each[place] for each in self._servers.values())
 
     def told(self, method: str, report: Report | None, written: TrainingJobStatus) -> None:
         """Take a run's report; `written` is its status as it was: what that tells was counted, by this process or another."""

@@ -34,18 +34,15 @@ class Child:
         return await self._process.wait()
 
     async def end(self) -> None:
-        """End the whole group, gently at first."""
+        """End all of it: its server is asked to end the rest in order, and what is left of the group is killed."""
         if self._process.returncode is None:
-            self._signal(signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), PATIENCE_SECONDS)
-        # The group outlives its leader where workers do.
-        self._signal(signal.SIGKILL)
-        await self._process.wait()
-
-    def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
 
 
 def _end_with_parent() -> None:

@@ -64,7 +64,7 @@ def repack_experts(model: Any) -> None:
     if not current_platform.is_cpu():
         return
     for module in model.modules():
-        method = getattr(module, "quant_method", None)
+        method: Any = getattr(module, "quant_method", None)
         if getattr(method, "moe_kernel", None) is not None:
             method.moe_kernel = None
 

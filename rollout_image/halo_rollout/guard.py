@@ -11,6 +11,7 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
@@ -88,9 +89,8 @@ class Guard:
         while not await self._engine.up():  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)
         self._up = True
-        while True:
-            await asyncio.gather(self._probe(), self._count())
-            await asyncio.sleep(PROBE_SECONDS)
+        # Apart: under load a probe is answered late, and meanwhile the count tells that something moves.
+        await asyncio.gather(_every(PROBE_SECONDS, self._probe), _every(PROBE_SECONDS, self._count))
 
     async def _fail_with(self, child: Child) -> None:
         code = await child.ended()
@@ -149,6 +149,12 @@ class Guard:
         return _answer(status, self._taker.answer.model_copy(update={"problem": sentence}))
 
 
+async def _every(seconds: float, what: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await what()
+        await asyncio.sleep(seconds)
+
+
 def _answer(status: int, answer: PolicyAnswer) -> web.Response:
     return web.json_response(answer.to_json(), status=status)
 
@@ -172,9 +178,7 @@ async def guard(run: RunFile, server: Server, volumes: str, report: ReportFile, 
             await runner.setup()
             await web.TCPSite(runner, port=run.rollout.guard_port).start()
             report.phase("Loading")
-            child = await Child.start(
-                command(server), {**environment(on_gpu), **os.environ, **RUN_ENVIRONMENT, "VLLM_LOGGING_LEVEL": "INFO"}
-            )
+            child = await Child.start(command(server), {**environment(on_gpu), **os.environ, **RUN_ENVIRONMENT})
             try:
                 return await keeper.until_ended(child)
             finally:

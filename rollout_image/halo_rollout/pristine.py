@@ -35,7 +35,7 @@ class Pristine:
             raise Unfoldable(f"the base at {folder} has no safetensors, which folding reads")
         self._files: dict[str, Any] = {}
         for file in files:
-            opened = safe_open(folder / file, framework="pt")
+            opened: Any = safe_open(folder / file, framework="pt")
             self._files |= dict.fromkeys(opened.keys(), opened)
 
     @property

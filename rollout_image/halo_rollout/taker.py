@@ -17,7 +17,7 @@ from halo_rollout.health import Health
 from halo_rollout.policies import Refused, check, check_layers, fetch, superseded
 
 TAKE_SECONDS = 900.0
-SAMPLE_SECONDS = 60.0
+SAMPLE_SECONDS = 120.0
 
 
 class Broken(Exception):
@@ -58,13 +58,13 @@ class Taker:
                 return self.answer
             begun = time.monotonic()
             folder = self._scratch / policy.name if policy.adapter else None
-            if policy.adapter and folder:
-                await asyncio.to_thread(fetch, policy.adapter, self._volumes, folder, self._plan.rank)
-                if policy.serving == "unmerged" and not self._experts:
-                    check_layers(folder / WEIGHTS)
             before = self.health.sampled
             self.health = self.health.taking(begun + TAKE_SECONDS)
             try:
+                if policy.adapter and folder:
+                    await asyncio.to_thread(fetch, policy.adapter, self._volumes, folder, self._plan.rank)
+                    if policy.serving == "unmerged" and not self._experts:
+                        check_layers(folder / WEIGHTS)
                 if policy.serving == "folded":
                     await self._fold(policy, folder)
                 else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,17 +42,23 @@ class AuditLog:
 
     def __init__(self, kubeconfig: Path) -> None:
         self._path = kubeconfig.parent / "log" / "audit.log"
-        self._start = self._path.stat().st_size
+        size = self._path.stat().st_size
+        # The size may have been taken in the middle of a line, which then is one from before.
+        self._read, self._begun = max(size - 1, 0), size == 0
+        self._found: list[Entry] = []
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> list[Entry]:
+        """All of them; each line is read once, however often one asks."""
         with self._path.open("rb") as log:
-            # The size may have been taken in the middle of a line, which then is one from before.
-            log.seek(max(self._start - 1, 0))
-            if self._start:
-                log.readline()
+            log.seek(self._read)
             for line in log:
-                if line.endswith(b"\n"):
-                    yield entry_of(json.loads(line))
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                if self._begun:
+                    self._found.append(entry_of(json.loads(line)))
+                self._begun = True
+        return list(self._found)
 
 
 def entry_of(line: dict[str, Any]) -> Entry:

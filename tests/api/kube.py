@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-CLUSTER = "api"
+# An installation has one lease: each process of pytest-xdist has a control plane of its own.
+CLUSTER = {"gw1": "api-2"}.get(os.environ.get("PYTEST_XDIST_WORKER", ""), "api")
 OPERATOR_NAMESPACE = "halo-system"
 OPERATOR = f"system:serviceaccount:{OPERATOR_NAMESPACE}:halo-operator"
 

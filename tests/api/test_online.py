@@ -11,8 +11,7 @@ from halo_api.report import Answer, ProgressReport, Report, RolloutProgress
 from halo_operator.plan import names
 from tests.api import pods
 from tests.api.client import Object
-from tests.api.kube import Kubectl
-from tests.api.operator_process import OperatorProcess, dataset, replica, training_job
+from tests.api.operator_process import OperatorProcess, dataset, training_job
 from tests.api.pods import run_file, trained
 from tests.api.stage import GROUP, Stage, attempts
 
@@ -103,7 +102,7 @@ def test_a_whole_life_with_a_server_that_dies(stage: Stage, operator: OperatorPr
     assert told(said(stage, operator, trainer, first)) == [(0, 1), (1, 1)]
     stage.until(lambda: stage.condition("RolloutDegraded")["reason"] == "EpisodesUnscored", "episodes are counted")
     assert stage.status()["progress"]["rollouts"]["passRate"] == 0.2
-    assert stage.kubectl("get", "tj", "run", "--no-headers").split()[7] == "0.25", "REWARD/LOSS"
+    assert "0.25" in stage.kubectl("get", "tj", "run", "--no-headers").split(), "REWARD/LOSS"
 
     lose(stage, 1)
     assert serving(stage) == [(0, 1), (1, 2)]
@@ -163,22 +162,3 @@ def test_servers_go_with_the_run(end: str, stage: Stage, operator: OperatorProce
         stage.until_state("Suspended")
     else:
         stage.until(lambda: stage.all_pods("run") == [], "nothing is left")
-
-
-def test_an_operator_that_dies_replaces_who_ended_meanwhile_and_stops_them_with_the_trainer(
-    stage: Stage, installed_chart: Kubectl
-) -> None:
-    with replica(installed_chart) as operator:
-        operator.wait_until_leading()
-        trainer, servers = begin(stage)
-        operator.kill()
-        pods.finish(stage.node, servers[0], CRASHED)
-        operator.replace()
-        stage.until(lambda: serving(stage) == [(0, 2), (1, 1)], "it is replaced", 120)
-        pods.run(stage.node, stage.servers()[0])
-        operator.kill()
-        pods.finish(stage.node, trainer, trained(trainer))
-        operator.replace()
-        let_servers_go(stage)
-        stage.until_state("Succeeded")
-        assert stage.status()["attempts"][0]["replaced"] == [0]

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from tests.api.client import Api, Object
+from tests.api.client import Api, Object, Refused
 from tests.api.kube import OPERATOR_NAMESPACE, ROOT, Kubectl, eventually
 from tests.api.operator_process import OperatorProcess, free_port, replica, training_job
 from tests.api.stage import Stage
@@ -60,7 +60,15 @@ class Webhook:
     def until(self, words: str, what: str) -> None:
         """Wait until a bad run is answered so: the API server learns of a configuration a moment after it is stored."""
         bad = training_job("no-such-base", "probe")
-        eventually(lambda: words in self.create(bad, "--dry-run=server").stderr, what)
+
+        def answered() -> bool:
+            try:
+                self.stage.api.post(f"{self.stage.path('trainingjobs')}?dryRun=All", bad)
+            except Refused as refused:
+                return words in str(refused)
+            return False
+
+        eventually(answered, what)
 
     def until_asked(self) -> None:
         self.until("(UnknownBaseModel)", "the webhook answers")

@@ -7,11 +7,13 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.api.client import Api
 from tests.api.kube import OPERATOR_NAMESPACE, ROOT, Kubectl, eventually, hack
 
 CATALOG = ROOT / "examples" / "catalog.yaml"
@@ -49,6 +51,7 @@ class Place:
     """A namespace, kubectl in it, and the folders behind its claims."""
 
     kubectl: Kubectl
+    api: Api
     folder: Path
 
     @property
@@ -59,22 +62,52 @@ class Place:
         """Where this machine has what a pod sees at an uri of the artifacts claim."""
         return self.folder / "artifacts" / uri.removeprefix("pvc://halo-artifacts/")
 
+    def is_gone(self) -> bool:
+        return self.api.get(f"/api/v1/namespaces/{self.kubectl.namespace}") is None
+
+
+class Places:
+    """Namespaces with real storage. One takes its time to go: the tests after it do not wait for that, their end does."""
+
+    def __init__(self, halo: Kubectl) -> None:
+        self._halo, self._api = halo, Api.connect(halo.kubeconfig)
+        self._leaving: list[tuple[Place, str]] = []
+
+    @contextmanager
+    def one(self, test: str) -> Iterator[Place]:
+        namespace = f"story-{uuid.uuid4().hex[:8]}"
+        folder = Path(hack("storage", namespace))
+        place = Place(Kubectl(self._halo.tools, self._halo.kubeconfig, namespace), self._api, folder)
+        # The kubelet looks at a pod's ServiceAccount; it comes a moment after its namespace.
+        account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+        eventually(lambda: self._api.get(account) is not None, "the namespace has its ServiceAccount")
+        yield place
+        place.kubectl("delete", "namespace", namespace, "--wait=false")
+        self._leaving.append((place, test))
+
+    def until_gone(self) -> None:
+        """Nothing holds any of them; what was theirs on this machine goes too."""
+        for place, test in self._leaving:
+            eventually(place.is_gone, f"{place.kubectl.namespace} of {test} is gone, nothing holds it", 150)
+            place.kubectl("delete", "pv", "-l", f"halo-storage={place.kubectl.namespace}")
+            shutil.rmtree(place.folder)
+
+
+@pytest.fixture(scope="session")
+def places(halo: Kubectl) -> Iterator[Places]:
+    places = Places(halo)
+    yield places
+    places.until_gone()
+
 
 @pytest.fixture
-def place(halo: Kubectl) -> Iterator[Place]:
-    namespace = f"story-{uuid.uuid4().hex[:8]}"
-    folder = Path(hack("storage", namespace))
-    kubectl = Kubectl(halo.tools, halo.kubeconfig, namespace)
-    # The kubelet looks at a pod's ServiceAccount; it comes a moment after its namespace.
-    eventually(
-        lambda: kubectl.run("get", "serviceaccount", "default").returncode == 0, "the namespace has its ServiceAccount"
-    )
-    yield Place(kubectl, folder)
-    kubectl("delete", "namespace", namespace, "--wait=false")
-    eventually(
-        lambda: kubectl.run("get", "namespace", namespace).returncode != 0,
-        f"{namespace} is gone, nothing holds it",
-        150,
-    )
-    kubectl("delete", "pv", "-l", f"halo-storage={namespace}")
-    shutil.rmtree(folder)
+def place(places: Places, request: pytest.FixtureRequest) -> Iterator[Place]:
+    with places.one(request.node.name) as place:
+        yield place
+
+
+@pytest.fixture
+def beside(places: Places, request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A second one."""
+    with places.one(request.node.name) as place:
+        yield place

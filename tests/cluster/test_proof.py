@@ -11,9 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-import uuid
 import venv
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ import pytest
 
 from halo_api.receipt import RECEIPT_ANNOTATION, Statement
 from halo_api.receipt_check import stated, unwrapped
-from tests.api.kube import OPERATOR_NAMESPACE, ROOT, Kubectl, eventually, hack
+from tests.api.kube import OPERATOR_NAMESPACE, ROOT, eventually
 from tests.cluster.conftest import Place
 from tests.cluster.runs import apply_run, chat_file, condition, dataset, get, preference_file, wait_for
 from tests.unit.test_receipt_foreign import run as foreign
@@ -30,19 +28,6 @@ pytestmark = pytest.mark.cluster
 
 # What identifies, dates or meters a run; all else of two equal runs is equal.
 A_RUN_S_OWN = {"run", "times", "usage"}
-
-
-@pytest.fixture
-def beside(place: Place, halo: Kubectl) -> Iterator[Place]:
-    """A second namespace with storage of its own."""
-    namespace = f"beside-{uuid.uuid4().hex[:8]}"
-    folder = Path(hack("storage", namespace))
-    kubectl = Kubectl(halo.tools, halo.kubeconfig, namespace)
-    yield Place(kubectl, folder)
-    kubectl("delete", "namespace", namespace, "--wait=false")
-    eventually(lambda: kubectl.run("get", "namespace", namespace).returncode != 0, f"{namespace} is gone", 150)
-    kubectl("delete", "pv", "-l", f"halo-storage={namespace}")
-    shutil.rmtree(folder)
 
 
 def halo(place: Place, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -250,11 +250,7 @@ def test_deleting_the_namespace_of_a_running_run_leaves_nothing_stuck(place: Pla
     apply_run(place, "doomed", steps=500)
     wait_for(place, "doomed", "Running")
     place.kubectl("delete", "namespace", place.kubectl.namespace, "--wait=false")
-    eventually(
-        lambda: place.kubectl.run("get", "namespace", place.kubectl.namespace).returncode != 0,
-        "the namespace is gone",
-        150,
-    )
+    eventually(place.is_gone, "the namespace is gone", 150)
     # What the fixture cleans up is made again, so that it finds it.
     place.kubectl("create", "namespace", place.kubectl.namespace)
 

@@ -60,7 +60,7 @@ BASE_ROWS = [
         BASE,
         {"quantization": "nf4", "offers": ["lora_trl", "halo_rlvr"]},
         "spec.quantization",
-        "found nf4 on a base that offers halo_rlvr",
+        "found nf4 on a base that offers more than lora_trl",
         "offer lora_trl alone",
     ),
     row("an unknown trainer", BASE, {"defaultTrainer": "trl"}, "spec.defaultTrainer", '"trl"', '"TRL"'),

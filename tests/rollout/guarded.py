@@ -21,7 +21,7 @@ from halo_api.report import Report
 from halo_api.rollouts import Policy, PolicyAnswer
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 180.0
+PATIENCE = 900.0
 
 
 def free_port() -> int:
@@ -97,6 +97,10 @@ class Guarded:
         assert status == 200, answer
         found: dict[str, Any] = json.loads(answer)
         return found
+
+    def metrics(self) -> str:
+        """Return vLLM's metrics."""
+        return self._ask(self.serve, "GET", "/metrics")[1].decode()
 
     def report(self) -> Report:
         """Return what the supervisor would push."""

@@ -71,6 +71,11 @@ class Pod:
         assert choice["prompt_token_ids"] == PROMPT
         return choice
 
+    def cached_tokens(self) -> float:
+        """Return how many tokens of prompts came from the prefix cache so far."""
+        lines = self.guarded.metrics().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:prefix_cache_hits_total"))
+
     def agrees(self, model: str, adapter: Path | None) -> list[float]:
         """Check what is sampled, twice: the second time the prompt comes from the cache. Return the log-probabilities."""
         theirs = merged(self.base, adapter)
@@ -120,8 +125,8 @@ def test_a_folded_policy_samples_as_the_merged_model_whatever_was_served_before(
     pod.announce(3, every)
     assert pod.agrees("base", every) == first, "bit for bit, though another policy was served in between"
 
-    shutil.copytree(every, pod.artifacts / "other")
-    other = make_adapter(make_base(pod.artifacts.parent / "wide", "wide"), pod.artifacts / "wide", 1)
+    wide = make_base(pod.artifacts.parent / "wide", "wide")
+    other = make_adapter(wide, pod.artifacts / "wide", 1, modules=ATTENTION)
     status, answer = pod.guarded.put(policy_of(other, "pvc://artifacts/wide", 4, "folded"))
     assert status == 409
     assert "the base's is" in str(answer.problem)
@@ -130,6 +135,7 @@ def test_a_folded_policy_samples_as_the_merged_model_whatever_was_served_before(
     status, answer = pod.guarded.put(Policy(version=5, attempt=1, name="run-uid-a1-s5", serving="folded"))
     assert (status, answer.problem) == (200, None)
     pod.agrees("base", None)
+    assert pod.cached_tokens() >= 6 * 128, "each second prompt came from the cache, and none from an older policy's"
     assert pod.guarded.end() == 0
 
 

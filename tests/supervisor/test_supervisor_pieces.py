@@ -13,6 +13,7 @@ import pytest
 from halo_api.conditions import Reason
 from halo_api.report import CheckpointReport, Deadline, Outcome, Report
 from halo_api.run_file import RunFile
+from halo_supervisor.__main__ import role_command
 from halo_supervisor.cgroup import oom_kills
 from halo_supervisor.deadline import Countdown, birth
 from halo_supervisor.outcome import RoleEnd, outcome_of
@@ -219,3 +220,12 @@ def test_both_versions_of_cgroups_count_kills(membership: str, file: str, text: 
     assert oom_kills(tmp_path / "cgroup", own) == 2
     counter.unlink()
     assert oom_kills(tmp_path / "cgroup", own) == 0
+
+
+def test_a_rollout_pods_role_is_the_guard_of_its_server_and_any_other_the_trainer() -> None:
+    identity = {"kind": "TrainingJob", "namespace": "team", "name": "run", "uid": "uid-1", "attempt": 1}
+    commands = {
+        role: role_command(RunFile.model_validate({"role": role, "run": identity})) for role in ("rollout", "train")
+    }
+    assert commands["rollout"][1:5] == ["-m", "halo_rollout", "serve", "--run-file"]
+    assert commands["train"][1:] == ["-m", "halo_trainer", "train"]

@@ -118,6 +118,8 @@ class Peer:
             return int(fault), b'{"error": {"message": "told to"}}'
         if served is None or body["model"] != served.model:
             return 404, b'{"error": {"message": "the model does not exist"}}'
+        if "prompt_logprobs" in body:
+            return 200, json.dumps({"choices": [self._score(body["prompt"], served)]}).encode()
         choice = self._sample(body, served)
         reply = {"model": body["model"], "choices": [choice]}
         log_probs = choice["logprobs"]["token_logprobs"]
@@ -160,6 +162,14 @@ class Peer:
             "logprobs": {"token_logprobs": log_probs},
             "finish_reason": "stop" if answer[-1] in body["stop_token_ids"] else "length",
         }
+
+    def _score(self, prompt: list[int], served: Policy) -> dict[str, Any]:
+        told = [
+            {str(token): {"logprob": value}}
+            for at, token in enumerate(prompt[1:], 1)
+            for value in log_probs_of(self.logits, served.version, prompt[:at], [token], 1.0)
+        ]
+        return {"prompt_logprobs": [None, *told]}
 
     def guard(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         """Answer as the guard."""

@@ -18,17 +18,18 @@ SIGNALLED = """
 import itertools, os, signal, sys, time
 from halo_trainer.budget import hold_signal
 hold_signal()
-from halo_trainer import train
+from halo_trainer import run, train
 from halo_trainer.cli import main
 name, number = sys.argv[1], int(sys.argv[2])
-real, calls = getattr(train, name), itertools.count(1)
+where = train if hasattr(train, name) else run
+real, calls = getattr(where, name), itertools.count(1)
 def entered(*given, **named):
     if next(calls) == number:
         os.kill(os.getpid(), signal.SIGUSR1)
         while signal.SIGUSR1 in signal.sigpending():
             time.sleep(0.001)
     return real(*given, **named)
-setattr(train, name, entered)
+setattr(where, name, entered)
 sys.exit(main(sys.argv[3:]))
 """
 # Who ends the process, the main thread or the budget's, is seen in its exit code.

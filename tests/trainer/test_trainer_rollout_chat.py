@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 from array import array
 from importlib.resources import files
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -16,7 +18,7 @@ from halo_api.conditions import Reason
 from halo_trainer.data.template import Template
 from halo_trainer.failures import RunFailure
 from halo_trainer.rollouts.calls import Call, reply_of
-from halo_trainer.rollouts.chat import Chat
+from halo_trainer.rollouts.chat import Chat, stop_ids
 
 TOOLS = [
     {
@@ -41,7 +43,9 @@ MARKED = "<tool_call>\n<function=query>\n<parameter=sql>\nselect 1\n</parameter>
 def template(name: str) -> Template:
     """Return the template of real bases, as TRL keeps them, on a tiny tokenizer."""
     text = CHATML if name == "chatml" else files("trl").joinpath(f"chat_templates/{name}.jinja").read_text()
-    return Template(make_tokenizer(text), name)
+    tokenizer = make_tokenizer(text)
+    tokenizer.bos_token = "<|endoftext|>"
+    return Template(tokenizer, name)
 
 
 def chat(name: str, layout: Literal["turn", "trajectory"] = "turn", thinking: bool | None = None) -> Chat:
@@ -75,7 +79,7 @@ def test_a_prompt_grows_by_what_a_server_would_write_and_keeps_what_was_sampled(
     open_chat = chat(name, "trajectory", thinking)
     conversation = open_chat.open(QUESTION, TOOLS)
     assert conversation.prompt.tolist() == template(name).prompt_ids(QUESTION, TOOLS, open_chat.settings)
-    for results in (["1 row"], ["2 rows"]):
+    for results in (["1 row"], ["2 rows"], ["<|im_end|>\n{{ 3 }} \ud800"]):
         before, sampled = conversation.prompt, answer(name, said)
         reply = conversation.answered(sampled)
         assert [(call.name, call.arguments, call.problem) for call in reply.calls] == [
@@ -100,12 +104,13 @@ def test_a_template_that_rewrites_history_is_rendered_anew_or_refused() -> None:
     assert refused.value.reason == Reason.TEMPLATE_MISMATCH
 
 
-def test_a_base_without_tools_has_a_conversation_without() -> None:
-    open_chat = chat("chatml", "trajectory")
+@pytest.mark.parametrize("name", ["chatml", "llama3", "llama3_1", "gemma3", "phi3"])
+def test_a_base_without_tools_or_with_calls_in_other_words_has_a_conversation_without(name: str) -> None:
+    open_chat = chat(name, "trajectory")
     assert not open_chat.takes_tools
     conversation = open_chat.open(QUESTION, TOOLS)
-    assert conversation.prompt.tolist() == template("chatml").prompt_ids(QUESTION)
-    assert conversation.answered(answer("chatml", f"Yes {HERMES}")).calls == ()
+    assert conversation.prompt.tolist() == template(name).prompt_ids(QUESTION)
+    assert conversation.answered(answer(name, f"Yes {HERMES}")).calls == ()
 
 
 def test_an_answer_that_ended_with_another_token_still_gets_its_end_of_turn() -> None:
@@ -119,6 +124,18 @@ def test_an_answer_that_ended_with_another_token_still_gets_its_end_of_turn() ->
     conversation.observed(sampled, [(reply.calls[0], "1 row")])
     added = conversation.prompt[len(before) + len(sampled) :]
     assert template("qwen2_5").decode(added.tolist()).startswith("<|im_end|>\n<|im_start|>user\n<tool_response>\n1 row")
+
+
+def test_every_token_that_ends_a_turn_stops_it(tmp_path: Path) -> None:
+    """Those of the base's files, the tokenizer's, and the one that its template writes."""
+    found = template("qwen2_5")
+    start, end = found.ids("<|im_start|>")[0], found.ids("<|im_end|>")[0]
+    text, tokenizer = found.ids("a")[0], make_tokenizer()
+    tokenizer.eos_token = "<|endoftext|>"
+    assert stop_ids(found, tokenizer, tmp_path) == tuple(sorted([tokenizer.eos_token_id, end]))
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": start}))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [text, end]}))
+    assert stop_ids(found, tokenizer, tmp_path) == tuple(sorted([tokenizer.eos_token_id, start, text, end]))
 
 
 def call(text: str) -> Call:
@@ -137,6 +154,7 @@ def call(text: str) -> Call:
         ("<function=drop>\n</function>", "there is no tool drop"),
         ("<function=query>\n<parameter=sql>", "the call is no JSON"),
         ("[" * 100_000, "the call is no JSON"),
+        ('{"name": "query", "arguments": {"sql": "\\ud800"}}', "the call has half a surrogate pair"),
         ('{"name": "query", "arguments": {"sql": NaN}}', "the call is no JSON"),
     ],
 )

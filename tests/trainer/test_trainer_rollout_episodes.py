@@ -9,15 +9,19 @@ import os
 import signal
 import threading
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from rollout_peer import VOCABULARY, Peer, log_probs_of, policy, table
 from test_trainer_rollout_chat import HERMES, TOOLS, template
 
+from halo_api.rollouts import Servers
+from halo_api.transcript import seen
 from halo_trainer.environments.base import EnvironmentFailed, Observation, Opening, Score, Task
 from halo_trainer.environments.registry import checking_settings
 from halo_trainer.environments.sql_tasks import generate
@@ -94,7 +98,9 @@ def spoken(*turns: str) -> Callable[[list[int]], list[int] | None]:
 
 
 @contextlib.contextmanager
-def rollouts(peers: list[Peer], environments: Counting | Workers, rules: EpisodeRules = RULES) -> Iterator[Rollouts]:
+def rollouts(
+    peers: list[Peer], environments: Counting | Workers, rules: EpisodeRules = RULES, file: Path | None = None
+) -> Iterator[Rollouts]:
     @contextlib.asynccontextmanager
     async def opened() -> AsyncIterator[Environments]:
         if isinstance(environments, Counting):
@@ -108,7 +114,7 @@ def rollouts(peers: list[Peer], environments: Counting | Workers, rules: Episode
     chat = Chat(template(BASE), stops, "trajectory")
     retries = Retries(attempts=3, pause=(0.001, 0.01), attempt_seconds=20.0)
     addresses = [peer.address for peer in peers]
-    with Rollouts(addresses, 1, None, sampling, chat, opened, rules, 7, QUICK, retries, 5.0) as found:
+    with Rollouts(addresses, 1, file, sampling, chat, opened, rules, 7, QUICK, retries, 5.0) as found:
         found.publish(policy(1))
         yield found
     if isinstance(environments, Counting):
@@ -209,6 +215,79 @@ def test_an_episode_that_takes_too_long_is_unscored() -> None:
             (group,) = sampled(found, wanted(1))
     assert [(episode.failure, episode.detail) for episode in group.unscored] == [("TimedOut", "it took more than 3 s")]
     assert len(group.episodes) == 4
+
+
+SERVER_FAULTS = ["reset", "500", "429", "truncated", "nan", "none", "short", "alien", "prompt", "model", "abort"]
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
+def test_whatever_fails_in_a_round_no_reward_is_made_up_and_no_sample_is_lost_or_taken_twice(
+    seed: int, tmp_path: Path
+) -> None:
+    """Servers that break and lie at random, one of them killed and replaced, environments that fail: every group is full."""
+    random = Random(seed)
+    environments = Counting()
+    rules = replace(RULES, max_tokens_per_turn=400, replacements=40)
+    peers = [Peer(0), Peer(1), Peer(1, 2)]
+    with contextlib.ExitStack() as stack:
+        for peer in peers:
+            stack.enter_context(peer)
+            peer.script = spoken(*CALLS)
+            peer.faults.extend(random.choice(SERVER_FAULTS) if random.random() < 0.3 else "" for _ in range(100))
+        found = stack.enter_context(rollouts(peers[:2], environments, rules, tmp_path / "servers.json"))
+        for faults in environments.faults.values():
+            faults.extend("fail" if random.random() < 0.2 else "" for _ in range(20))
+        threading.Timer(random.random(), replaced, (peers[1], peers[2], tmp_path / "servers.json")).start()
+        groups = sampled(found, wanted(6))
+        assert found.failures
+    assert [group.wanted.place for group in groups] == list(range(6))
+    for group in groups:
+        assert sorted(episode.sample % 4 for episode in group.episodes) == [0, 1, 2, 3]
+        every = [episode.sample for episode in (*group.episodes, *group.unscored)]
+        assert len(every) == len(set(every))
+        assert all(episode.failure and episode.reward is None for episode in group.unscored)
+        for episode in group.episodes:
+            assert (episode.reward, episode.failure) == (1.0, None)
+            for turn in episode.turns:
+                expected = log_probs_of(table, 1, turn.prompt, turn.answer, 1.0)
+                assert turn.log_probs.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def replaced(old: Peer, new: Peer, file: Path) -> None:
+    """Kill a server, and tell of the one in its place."""
+    old.kill()
+    told = Servers(attempt=1, servers=(new.address,)).model_dump_json(by_alias=True)
+    file.with_suffix(".new").write_text(told)
+    file.with_suffix(".new").replace(file)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_replaced_server_is_held_to_the_trainers_numbers_before_it_samples(right: bool, tmp_path: Path) -> None:
+    """It says that it has the policy; whether it has is seen by what it computes."""
+    prompts = [array("i", [5, 6, 7, 8]), array("i", [9, 10, 11])]
+    trainers = [value for each in prompts for value in log_probs_of(table, 1, each[:1], each[1:], 1.0)]
+
+    def wrong(values: list[float]) -> str | None:
+        return None if values == pytest.approx(trainers) else "it computes other numbers"
+
+    def other(version: int, tokens: Sequence[int]) -> np.ndarray:
+        return table(version + 1, tokens)
+
+    with (
+        Peer(0) as first,
+        Peer(1) as second,
+        Peer(1, 2, logits=table if right else other) as third,
+        rollouts([first, second], Counting(), replace(RULES, max_turns=1), tmp_path / "servers.json") as found,
+    ):
+        scored = found.scored(prompts, 8)
+        assert {server: wrong(values) for server, values in scored.values.items()} == {0: None, 1: None}
+        found.hold(prompts, 8, wrong, scored.values)
+        replaced(second, third, tmp_path / "servers.json")
+        while (1 in found.fleet.ready) != right or not third.requests:
+            sampled(found, wanted(1))
+        sampled(found, wanted())
+        assert found.fleet.problems == ({} if right else {1: "it computes other numbers"})
+    assert any("seed" in body for body in third.requests) == right
 
 
 def test_environment_workers_that_are_killed_cost_their_episodes_alone() -> None:
@@ -314,14 +393,19 @@ def test_episodes_can_be_read_afterwards(tmp_path: Path) -> None:
     with Peer() as peer:
         peer.script = spoken(*CALLS)
         with rollouts([peer], environments, replace(RULES, max_tokens_per_turn=400)) as found:
-            environments.faults["open"] = ["fail"]
+            environments.faults["open"] = ["fail"] * 3
             groups = list(found.sample(wanted()))
     for step in range(5):
         path = write_transcript(tmp_path, step, groups, most=7, steps=3)
     assert sorted(each.name for each in path.parent.iterdir()) == [f"step-{step}.jsonl" for step in (2, 3, 4)]
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    # Some of every group.
-    assert [line["group"] for line in lines] == [0, 0, 0, 1, 1, 2, 2]
+    # Some of every group, and of what was not scored.
+    assert {line["group"] for line in lines} == {0, 1, 2}
+    assert [line.get("failure") for line in lines if "reward" not in line] == ["EnvironmentFailed"]
+    assert len(lines) == 7
+    told = seen(path.read_text().splitlines()[0])
+    assert told
+    assert (told.task, told.turns) == ("task-0", 3)
     assert (lines[0]["reward"], lines[0]["reason"], lines[0]["turns"]) == (1.0, "3 calls", 3)
     assert lines[0]["messages"][2] == {
         "role": "tool", "tool_call_id": "call00000", "name": "query", "content": 'query {"sql": "select 1"}'

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import io
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +20,7 @@ from rollout_peer import VOCABULARY, Peer, ids, log_probs_of, policy, table
 
 from halo_api.rollouts import Policy, ServerAddress, Servers
 from halo_trainer.rollouts.client import Client, Retries, http_client
-from halo_trainer.rollouts.completion import Ask, Sampling, ServerFailed
+from halo_trainer.rollouts.completion import Ask, Sampling, ServerFailed, turn_of
 from halo_trainer.rollouts.episode import Turn
 from halo_trainer.rollouts.fleet import Fleet, NoServers, Patience, choice
 from halo_trainer.rollouts.guard import Guards
@@ -236,6 +239,36 @@ def test_the_choice_of_a_server(loads: dict[int, int], home: int | None, avoid: 
         assert found == home
     elif home != found:
         assert loads[found] == min(loads[server] for server in free if server not in avoid or set(free) <= avoid)
+
+
+def routed(shape: tuple[int, ...], dtype: str = "uint8") -> str:
+    data = io.BytesIO()
+    np.save(data, np.arange(np.prod(shape)).reshape(shape).astype(dtype))
+    return base64.b64encode(data.getvalue()).decode()
+
+
+@pytest.mark.parametrize(
+    ("routes", "problem"),
+    [
+        (routed((4, 2, 3)), None),
+        # The last sampled token goes through no layer any more.
+        (routed((5, 2, 3)), r"shape \(5, 2, 3\) came for 4 tokens"),
+        (routed((4, 6)), r"shape \(4, 6\)"),
+        (routed((4, 2, 3), "float32"), "routed experts of shape"),
+        ("no base64", "no routed experts that can be read"),
+        (None, "no routed experts that can be read"),
+    ],
+)
+def test_experts_come_for_each_token_that_was_routed(routes: str | None, problem: str | None) -> None:
+    choice = {
+        "prompt_token_ids": [1, 2, 3], "token_ids": [4, 5], "finish_reason": "stop",
+        "logprobs": {"token_logprobs": [-1.0, -2.0]}, "routed_experts": routes,
+    }  # fmt: skip
+    reply = {"model": "run-a1-s1", "choices": [choice]}
+    sampling = replace(SAMPLING, routes=True)
+    with pytest.raises(ServerFailed, match=problem) if problem else contextlib.nullcontext():
+        turn = turn_of(Ask(ids(1, 2, 3), 2, 0), sampling, policy(1), 0, reply)
+        assert np.load(io.BytesIO(turn.routes or b"")).shape == (4, 2, 3)
 
 
 def write(file: Path, addresses: list[ServerAddress], attempt: int = 1) -> None:

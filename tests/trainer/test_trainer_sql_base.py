@@ -15,7 +15,7 @@ from hack.sqlbase.train import pair_of
 
 from halo_trainer.data.load import load_template, load_tokenizer, local_base
 from halo_trainer.environments.registry import checking_settings, environment_of
-from halo_trainer.environments.sql_tasks import content_key, generate, split_of
+from halo_trainer.environments.sql_tasks import generate, split_of
 from halo_trainer.rollouts.chat import Chat, stop_ids
 
 TINY = Recipe(rows=96, hidden=64, intermediate=64, layers=1, heads=2, key_value_heads=1, head_dim=32, vocabulary=400)
@@ -30,7 +30,7 @@ def test_a_prompt_is_what_the_environment_asks() -> None:
 
 def test_it_reads_the_train_split_alone() -> None:
     for task in generate(300, 0, "train", "easy", "compact", checked=False):
-        assert split_of(content_key(str(task.payload["schema"]), str(task.payload["gold"]))) == "train"
+        assert split_of(str(task.payload["gold"])) == "train"
     assert list(rows(50, 0, 0.2)) == list(rows(50, 0, 0.2))
     assert list(rows(50, 0, 0.2)) != list(rows(50, 1, 0.2))
 

@@ -114,6 +114,16 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "files as a table": ("SELECT * FROM fsdir('/')", ""),
     "json as a table": ("SELECT * FROM json_each('[1]')", NOT_ALLOWED),
     "explain": (f"EXPLAIN {GOLD}", ""),
+    "a deep tree of joined results": (
+        "WITH a0 AS (SELECT 1 AS x), "
+        + ", ".join(f"a{i + 1} AS (SELECT x FROM a{i} UNION ALL SELECT x FROM a{i})" for i in range(30))
+        + " SELECT COUNT(*) FROM a30",
+        "",
+    ),
+    "a function call a row": (
+        f"{ENDLESS} SELECT COUNT(date('2024-01-01', '+' || x || ' days')) FROM n",
+        "",
+    ),
     "the time": ("SELECT strftime('%s', 'now')", "other values"),
     "hard-coded": ("SELECT 4", "hidden variant"),
     "right for these rows alone": ("SELECT COUNT(*) FROM pets WHERE age >= 3 AND id <= 12", "hidden variant"),
@@ -164,6 +174,7 @@ GOOD = (
     "WITH RECURSIVE n(x) AS (SELECT 3 UNION ALL SELECT x + 1 FROM n WHERE x < 99) SELECT COUNT(*) FROM pets JOIN n ON age = x",
     "<think>PRAGMA?</think>Let me see.\n```sql\nSELECT 1\n```\nNo:\n```sql\nSELECT COUNT(*) FROM pets WHERE NOT age <= 2\n```",
     "```\nSELECT COUNT(*) FROM pets WHERE age > 2",
+    "It is ```SQL SELECT COUNT(*) FROM pets WHERE age > 2``` then.",
 )
 
 

@@ -119,6 +119,12 @@ def test_another_file_than_the_inspected_one_is_refused(root: Path) -> None:
     assert refused.value.reason == Reason.DATASET_CHANGED
 
 
+def test_the_example_is_right() -> None:
+    lines = (Path(__file__).resolve().parents[2] / "examples" / "sql-tasks.jsonl").read_text().splitlines()
+    check = TaskLines()
+    assert [check.row(number, json.loads(line)).id for number, line in enumerate(lines, 1)]
+
+
 def test_a_person_sees_what_a_task_opens_with(
     tiny_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

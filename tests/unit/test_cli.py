@@ -220,6 +220,7 @@ def test_there_are_eleven_verbs() -> None:
         "lineage",
         "adapter",
         "plot",
+        "episodes",
     }
     assert set(actions[0].choices or ()) == verbs
 

@@ -52,7 +52,8 @@ def catalog(spec: TrainingJobSpec, to: References, workspace: str) -> Catalog:
         counted = {
             "baseModel": spec.base_model,
             "revision": base.revision,
-            "longestRow": min(40000, base.context_length),
+            # Behind the prompt of a task there must be room for an answer.
+            "longestRow": min(40000, base.context_length if spec.base == "lora_trl" else base.context_length // 2),
         }
         read = dataset.status.model_copy(update={"rows": 5000, "inspections": [builders.inspection(**counted)]})
         dataset = replace(dataset, status=read)

@@ -6,6 +6,7 @@ import pytest
 
 from halo_api.rollouts import GUARD_PORT, LIVE_PATH, READY_PATH, Servers
 from halo_api.run_file import ContextParallel, RunFile
+from halo_operator.plan.adapter import adapter_spec
 from halo_operator.plan.rollout_pods import thinking_of
 from halo_operator.plan.rollouts import servers_of
 from halo_operator.plan.run import plan_run
@@ -146,3 +147,14 @@ def test_a_server_has_the_trainers_deadline() -> None:
     assert files[0].deadline == files[1].deadline
     assert files[0].deadline
     assert files[0].deadline.remaining_seconds
+
+
+@pytest.mark.parametrize(("mode", "served"), [(None, None), ("final", "final"), ("reasoning", "reasoning")])
+def test_the_adapter_has_the_recipe_s_lora_and_the_mode_that_was_sampled_in(
+    mode: str | None, served: str | None
+) -> None:
+    world = b.online(mode=mode)
+    frozen, made = plan_run(world, b.NOW).status.frozen, b.success().adapter
+    assert made
+    spec = adapter_spec(world.meta, world.spec, frozen, made)
+    assert (spec.rank, spec.alpha, spec.mode) == (16, 32.0, served)

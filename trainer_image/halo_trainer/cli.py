@@ -121,6 +121,9 @@ def _train(options: argparse.Namespace) -> int:
             lambda: _outcome(lambda: publish_at_budget(run, options.volumes, report, ranks), report),
             lambda outcome: _finish(outcome, report),
         )
+        if run.base.quantization is None:
+            # PEFT imports it wherever it is installed, and that takes two seconds of every start.
+            sys.modules["bitsandbytes"] = None  # type: ignore[assignment]
         if run.rlvr:
             from halo_trainer.rl.loop import train_online
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,7 @@ def _rows(
             if number == last:
                 return
     if kind == "tasks":
-        yield from _openings(path, template, wanted)
+        yield from _openings(path, template, is_wanted, last)
         return
     pair, check = kind == "preference", ChatLines()
     for number, value in JsonLines(path):
@@ -159,16 +159,18 @@ def _rows(
             return
 
 
-def _openings(path: Path, template: Template, wanted: list[int]) -> Iterator[tuple[int, str, TokenRow]]:
+def _openings(
+    path: Path, template: Template, is_wanted: Callable[[int], bool], last: int
+) -> Iterator[tuple[int, str, TokenRow]]:
     """Yield the prompts that tasks open with, none of which trains."""
     check = TaskLines()
     for number, value in JsonLines(path):
-        task = check.row(number, value)
-        if number in wanted:
+        task = check.shape(number, value)
+        if is_wanted(number):
             opening = check.opening(number, task)
             ids = array("i", template.prompt_ids(list(opening.messages), list(opening.tools) or None))
             yield number, f"task {number}, {task.id}: opens with {len(ids)} tokens", TokenRow(ids, bytearray(len(ids)))
-        if number == max(wanted):
+        if number == last:
             return
 
 

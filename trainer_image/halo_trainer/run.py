@@ -76,6 +76,11 @@ class Run:
         """Return the folder of this attempt's checkpoint after a step."""
         return self.folder("checkpoints", f"step-{step}")
 
+    @property
+    def reward(self) -> float | None:
+        """The mean reward of the last step's episodes, of online RL."""
+        return None
+
     def kept(self) -> Mapping[str, bytes]:
         """Return what a checkpoint keeps beside adapter, optimizer and state, by file name; a loop of its own kind has more."""
         return {}
@@ -248,7 +253,9 @@ def _write_checkpoint(run: Run) -> None:
         prune_checkpoints(run.report, run.checkpoint)
         digest = save_checkpoint(folder, run.model, run.file.base, run.parameters, run.optimizer, run.state, run.kept())
     uri = f"{run.plan.output}/checkpoints/{folder.name}"
-    made = CheckpointReport(step=run.state.step, uri=uri, digest=digest, loss=run.state.loss, at=now())
+    made = CheckpointReport(
+        step=run.state.step, uri=uri, digest=digest, loss=run.state.loss, reward=run.reward, at=now()
+    )
     tell_checkpoint(run.report, made, room_for(folder, bytes_in(folder)), run.checkpoint)
 
 

@@ -41,7 +41,8 @@ class Stand:
         self._make_class()
         self.operator = Operator(self.kubectl, self.api, turn)
         self.namespace = f"budget-{uuid.uuid4().hex[:8]}"
-        self.place = Place(Kubectl(tools, kubeconfig, self.namespace), Path(hack("storage", self.namespace)))
+        kubectl = Kubectl(tools, kubeconfig, self.namespace)
+        self.place = Place(kubectl, self.api, Path(hack("storage", self.namespace)))
 
     def _install(self) -> None:
         hack("images", "build", "operator", "trainer")

@@ -30,6 +30,8 @@ from halo_operator.plan.world import Environment, Meta, Object
 # A server has nothing to save: it is killed soon after it was asked to go, so that its GPUs are free.
 SERVER_GRACE_SECONDS = 10.0
 POD_GRACE_SECONDS = 20
+# Its report says only that it is there, and nobody waits for its last word: the termination message has it.
+SIGN_SECONDS = 15.0
 PROBE_SECONDS = 5
 # The guard asks vLLM for a token, which waits its turn behind a full batch.
 PROBE_TIMEOUT_SECONDS = 10
@@ -107,7 +109,9 @@ def rollout_file(
             serving=settings.serving,
             routed_experts=settings.routing_replay,
         ),
-        reporting=Reporting(url=env.report_url),
+        reporting=Reporting(
+            url=env.report_url, interval_seconds=SIGN_SECONDS, final_push_seconds=SERVER_GRACE_SECONDS / 2
+        ),
         deadline=deadline,
         grace_seconds=SERVER_GRACE_SECONDS,
     )

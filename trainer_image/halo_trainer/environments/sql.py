@@ -28,7 +28,7 @@ TOOL = "run_sql"
 SHOWN_ROWS = 20
 SHOWN_CHARACTERS = 2000
 _EXAMPLES = 3
-_FENCE = re.compile(r"```[ \t]*(\w*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_FENCE = re.compile(r"```(?:(?:sqlite|sql)\b)?(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 _TOOLS = (
     {
         "type": "function",
@@ -132,7 +132,7 @@ def query_of(answer: str) -> str:
     """Return the query of an answer: its last block in a fence, else all of it; what it thought before is left off."""
     text = answer.rpartition("</think>")[2]
     blocks = _FENCE.findall(text)
-    return str(blocks[-1][1] if blocks else text).strip()
+    return str(blocks[-1] if blocks else text).strip()
 
 
 def _run(queries: Sequence[Callable[[], Result]]) -> list[Result | str]:

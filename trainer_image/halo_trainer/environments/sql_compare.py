@@ -43,7 +43,8 @@ def difference(gold: Sequence[Row], found: Sequence[Row], columns: tuple[int, in
         return f"{_counted(columns[1], 'column')} instead of {columns[0]}"
     if len(gold) != len(found):
         return f"{_counted(len(found), 'row')} instead of {len(gold)}"
-    numbers = _classes(value for row in itertools.chain(gold, found) for value in row if _is_number(value))
+    values = itertools.chain.from_iterable(itertools.chain(gold, found))
+    numbers = _classes(value for value in values if isinstance(value, int | float))
     wanted, given = ([tuple(_key(value, numbers) for value in row) for row in rows] for rows in (gold, found))
     if wanted == given:
         return None
@@ -76,10 +77,6 @@ def _key(value: Value, numbers: dict[float, int]) -> tuple[str, object]:
     if isinstance(value, int | float):
         return "number", numbers[value]
     return type(value).__name__, value
-
-
-def _is_number(value: Value) -> bool:
-    return isinstance(value, int | float)
 
 
 def _is_whole(value: float) -> bool:

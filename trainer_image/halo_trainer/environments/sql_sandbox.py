@@ -45,6 +45,8 @@ string_agg substr substring sum time total trim trunc typeof unicode unixepoch u
 """
 FUNCTIONS = frozenset(_NAMES.split())
 _TIME_FUNCTIONS = {"date": 0, "time": 0, "datetime": 0, "julianday": 0, "unixepoch": 0, "strftime": 1}
+# Newer SQLites take the modifier alone for the present, to the millisecond.
+_PRESENT = ("now", "subsec", "subsecond")
 _CATALOG = {"sqlite_master", "sqlite_schema"}
 _ACTIONS = {
     getattr(sqlite3, f"SQLITE_{name}"): words
@@ -218,8 +220,8 @@ def _clock() -> Callable[..., Value]:
 
     def told(name: str, arguments: tuple[Value, ...]) -> Value:
         marks = ", ".join("?" * len(arguments))
-        (value,) = connection.execute(f"SELECT {name}({marks})", arguments).fetchone()
-        return value
+        row: tuple[Value, ...] = connection.execute(f"SELECT {name}({marks})", arguments).fetchone()
+        return row[0]
 
     return told
 
@@ -227,6 +229,6 @@ def _clock() -> Callable[..., Value]:
 def _told_time(name: str, format_first: int, *arguments: Value) -> Value:
     """Return what SQLite's time function of this name does; what asks for the present is NULL: no score may depend on it."""
     value = arguments[format_first] if len(arguments) > format_first else "now"
-    if isinstance(value, str) and value.strip().lower() == "now":
+    if isinstance(value, str) and value.strip().lower() in _PRESENT:
         return None
     return _clock()(name, arguments)

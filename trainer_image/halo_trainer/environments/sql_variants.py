@@ -137,8 +137,8 @@ class _Pool:
     def __init__(
         self, column: Column, shown: Sequence[Value], numbers: Sequence[float], count: int, random: Random
     ) -> None:
-        present = [value for value in shown if value is not None]
-        distinct = list(dict.fromkeys(present))
+        present: list[Value] = [value for value in shown if value is not None]
+        distinct: list[Value] = list(dict.fromkeys(present))
         self._nulls = (len(shown) - len(present)) / len(shown) if column.nullable or not present else 0.0
         self._distinct = len(distinct) == len(present) and len(present) > 2
         self._near: list[Value] = []

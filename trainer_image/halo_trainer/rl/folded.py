@@ -47,4 +47,5 @@ def folded_weight(layer: Any) -> Tensor:
     weight = layer.base_layer.weight
     exact = torch.promote_types(weight.dtype, torch.float32)
     a, b = (part[ADAPTER].weight.to(exact) for part in (layer.lora_A, layer.lora_B))
-    return (weight.to(exact) + layer.scaling[ADAPTER] * (b @ a)).to(weight.dtype)
+    folded: Tensor = (weight.to(exact) + layer.scaling[ADAPTER] * (b @ a)).to(weight.dtype)
+    return folded

@@ -32,6 +32,14 @@ class Sampler(Protocol):
     def publish(self, policy: Policy, stop: threading.Event | None = None) -> Published: ...
     def sample(self, wanted: Iterable[Wanted], stop: threading.Event | None = None) -> Iterator[Group]: ...
     def scored(self, prompts: Sequence[array[int]], tokens: int, stop: threading.Event | None = None) -> Scored: ...
+    def hold(
+        self,
+        prompts: Sequence[array[int]],
+        tokens: int,
+        wrong: Callable[[list[float]], str | None],
+        passed: Iterable[int],
+        stop: threading.Event | None = None,
+    ) -> None: ...
     def openings(self, tasks: Iterable[Task], most: int, stop: threading.Event | None = None) -> list[array[int]]: ...
 
 
@@ -62,6 +70,13 @@ class OnlineRun(Run):
     groups: dict[int, Group] = field(default_factory=dict)
     # What every policy is held to the trainer on.
     prompts: list[array[int]] = field(default_factory=list)
+
+    # Of the scored episodes of the last step.
+    mean_reward: float | None = None
+
+    @property
+    def reward(self) -> float | None:
+        return self.mean_reward
 
     def kept(self) -> Mapping[str, bytes]:
         return frontier_files(self.frontier, list(self.groups.values()))

@@ -129,3 +129,11 @@ def check_agreement(found: Agreement, policy: Policy, sync: WeightSync) -> None:
             f"a token from the trainer, the recipe allows {sync.max_mean_log_prob_gap:g}; compare the versions of the "
             "trainer's and the rollout image and the base's files",
         )
+
+
+def disagreement(own: Own, values: Sequence[float], sync: WeightSync) -> str | None:
+    """Return in one sentence how far one server is beyond the bound; None: it is within."""
+    gap = agreement(own, Scored({0: list(values)}, {})).gaps[0]
+    if gap <= sync.max_mean_log_prob_gap:
+        return None
+    return f"it scores {sync.prompts} prompts {gap:.3g} nats a token from the trainer, the recipe allows {sync.max_mean_log_prob_gap:g}"

@@ -58,7 +58,7 @@ def sampled_round(run: OnlineRun) -> tuple[list[Sampled], RolloutProgress]:
             run.frontier.episodes + facts.scored + facts.unscored,
             run.frontier.sampled_tokens + facts.sampled_tokens,
         )
-        run.groups = {}
+        run.groups, run.mean_reward = {}, facts.reward
         data = rows_to_bytes(sampled_rows(groups.teaching, settings))
     rows = rows_from_bytes(run.ranks.share(data, run.device))
     run.frontier = shared_frontier(run)

@@ -36,14 +36,16 @@ def source_of(file: RunFile, plan: RlvrPlan, volumes: str, folder: Path) -> Sour
     template, tokenizer = load_template(file.base, base), load_tokenizer(file.base, base)
     stops = stop_ids(template, tokenizer, base)
     vocabulary = load_config(file.base, base).get_text_config().vocab_size
+    # As many episodes as all servers may have at once.
+    episodes = PATIENCE.in_flight * len(file.servers)
     rollouts = Rollouts(
         file.servers,
         file.run.attempt,
         folder / SERVERS_NAME,
         Sampling.of(settings.rollouts, stops, vocabulary),
         Chat(template, stops, settings.rows.layout, plan.thinking, file.base.name),
-        lambda: Workers(settings.environment, workers=workers()),
-        EpisodeRules.of(settings.rollouts, plan.context_length),
+        lambda: Workers(settings.environment, workers=workers(), sessions=episodes),
+        EpisodeRules.of(settings.rollouts, plan.context_length, concurrent=episodes),
         plan.seed,
         patience=patience_of(settings.weight_sync),
         take_seconds=settings.weight_sync.timeout_seconds,

@@ -13,7 +13,15 @@ from halo_api.conditions import Reason
 from halo_api.rollouts import Policy
 from halo_trainer.failures import RunFailure
 from halo_trainer.rl.online import OnlineRun
-from halo_trainer.rl.policies import FOLDER, agreement, check_agreement, own_scores, prune_policies, written_policy
+from halo_trainer.rl.policies import (
+    FOLDER,
+    agreement,
+    check_agreement,
+    disagreement,
+    own_scores,
+    prune_policies,
+    written_policy,
+)
 from halo_trainer.rollouts.fleet import NoServers, Published
 
 
@@ -59,6 +67,8 @@ def hold_to(run: OnlineRun, policy: Policy | None) -> None:
         except NoServers as error:
             raise not_taken(error, policy, began, run) from error
         check_agreement(found, policy, sync)
+        # A server that comes later, as one that was replaced, is held to the same.
+        run.sampler.hold(run.prompts, sync.tokens, lambda values: disagreement(own, values, sync), found.gaps, halt)
         print(f"policy {policy.name}: {found}", flush=True)
 
     run.together.do(compare)

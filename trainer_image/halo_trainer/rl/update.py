@@ -62,7 +62,7 @@ def pass_loss(scorer: Scorer, rows: Sequence[Sampled], objective: Objective, kep
     return loss, Facts(
         tokens=log_p_K.numel(),
         clipped=float(surrogate.clipped_K.sum()),
-        capped=0.0 if importance_K is None else float((importance_K >= objective.importance_cap).sum()),
+        capped=0.0 if importance_K is None else float((importance_K >= (objective.importance_cap or 0)).sum()),
         kl=0.0 if kl_K is None else float(kl_K.detach().sum()),
         mismatch=mismatch(log_p_K, rollout_K),
     )

@@ -23,7 +23,7 @@ from halo_trainer.rollouts.client import RETRIES, Client, Retries, http_client
 from halo_trainer.rollouts.completion import Sampling, ServerFailed
 from halo_trainer.rollouts.engine import Engine, Environments, EpisodeRules, Group, Wanted
 from halo_trainer.rollouts.fleet import PATIENCE, Fleet, Patience, Published, Server
-from halo_trainer.rollouts.guard import Guards
+from halo_trainer.rollouts.guard import Guards, NotTaken
 from halo_trainer.rollouts.scores import server_scores
 
 T = TypeVar("T")
@@ -120,6 +120,20 @@ class Rollouts:
         """Return what each server that takes part computes for the last tokens of prompts, with the current policy."""
         return self._run(self._scored(prompts, tokens), stop)
 
+    def hold(
+        self,
+        prompts: Sequence[array[int]],
+        tokens: int,
+        wrong: Callable[[list[float]], str | None],
+        passed: Iterable[int],
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Let in a server that was replaced, or set aside, only if its scores of the prompts are not `wrong`, until the next policy.
+
+        `wrong` says in one sentence what is, and is called in another thread. `passed`: the servers that were scored already.
+        """
+        self._run(self._hold(prompts, tokens, wrong, frozenset(passed)), stop)
+
     def openings(self, tasks: Iterable[Task], most: int, stop: threading.Event | None = None) -> list[array[int]]:
         """Return the prompts of the first tasks that can be opened, at most so many."""
         return self._run(self._opened(tasks, most), stop)
@@ -139,6 +153,23 @@ class Rollouts:
 
         await asyncio.gather(*map(one, self._fleet.serving))
         return Scored(values, problems)
+
+    async def _hold(
+        self,
+        prompts: Sequence[array[int]],
+        tokens: int,
+        wrong: Callable[[list[float]], str | None],
+        passed: frozenset[int],
+    ) -> None:
+        async def check(address: ServerAddress, policy: Policy) -> None:
+            try:
+                values = await server_scores(self._http, address, policy, prompts, tokens, self._take_seconds)
+            except ServerFailed as error:
+                raise NotTaken(str(error)) from error
+            if problem := wrong(values):
+                raise NotTaken(problem)
+
+        self._fleet.hold(check, passed)
 
     async def _opened(self, tasks: Iterable[Task], most: int) -> list[array[int]]:
         found: list[array[int]] = []

@@ -86,6 +86,8 @@ def _call(part: str, tools: Sequence[dict[str, Any]]) -> Call:
         call = Call(name, _marked_arguments(marked[2], schemas.get(name, {})))
     else:
         call = _json_call(inner)
+    if call.problem is None and not _is_text(call):
+        return Call(call.name, {}, "the call has half a surrogate pair; write the character whole")
     if call.problem is None and call.name not in schemas:
         return Call(call.name, call.arguments, f"there is no tool {call.name}; the tools are {', '.join(schemas)}")
     return call
@@ -115,6 +117,15 @@ def _marked_arguments(text: str, schema: dict[str, Any]) -> dict[str, Any]:
             with contextlib.suppress(ValueError, RecursionError):
                 found[name] = json.loads(value, parse_constant=_no_number)
     return found
+
+
+def _is_text(call: Call) -> bool:
+    """Whether tokenizers and files can take it: JSON may name half a character."""
+    try:
+        json.dumps([call.name, call.arguments], ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _bad(problem: str) -> Call:

@@ -20,7 +20,14 @@ from typing import Any, Literal
 from halo_api.conditions import Reason
 from halo_trainer.data.template import Template
 from halo_trainer.failures import RunFailure
-from halo_trainer.rollouts.calls import THINK, Call, Reply, call_id, reply_of, tool_call
+from halo_trainer.rollouts.calls import OPEN, THINK, Call, Reply, call_id, reply_of, tool_call
+
+
+def _result(at: int, content: str, name: str = "look_up") -> dict[str, Any]:
+    # Half a character, which JSON may name, is no text for a tokenizer.
+    content = content.encode("utf-8", "replace").decode()
+    return {"role": "tool", "tool_call_id": call_id(at), "name": name or "unknown", "content": content}
+
 
 TOOL = {
     "type": "function",
@@ -31,6 +38,7 @@ TOOL = {
     },
 }
 PROBE = [{"role": "user", "content": "Which colour has snow?"}]
+RESULTS = [[_result(0, "White.")], [_result(0, "White."), _result(1, "Grey.")]]
 # What a stand-in may have thought, and whether its template writes that down.
 THOUGHTS = ("Look it up.", None)
 
@@ -63,10 +71,12 @@ class Chat:
         """`stops`: the tokens that end a turn. Raises RunFailure where rows of this layout can't be made."""
         self._template, self._stops = template, tuple(stops)
         self.settings = None if thinking is None else {"enable_thinking": thinking}
-        self.takes_tools = self._text(PROBE, [TOOL]) != self._text(PROBE, None)
+        # Only calls that can be read again are any.
+        self.takes_tools = self._tells_tools()
         # What a stand-in thinks for its template to go on from a prompt; without: it rewrites.
         self._thought = self._growing() if self.takes_tools else None
         self.grows = not self.takes_tools or self._thought is not None
+        self._looks_back = self._thought is None or self._after(RESULTS) != self._after(RESULTS[1:])
         if not self.grows and layout == "trajectory":
             raise RunFailure(
                 Reason.TEMPLATE_MISMATCH,
@@ -75,7 +85,7 @@ class Chat:
             )
 
     def open(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> Conversation:
-        """Begin a conversation; a base whose template takes no tools has none."""
+        """Begin a conversation; a base whose template takes no tools, or writes calls in other words, has none."""
         return Conversation(self, list(messages), list(tools) if self.takes_tools else [])
 
     def reply(self, answer: array[int], tools: Sequence[dict[str, Any]], thinks: bool) -> Reply:
@@ -98,7 +108,9 @@ class Chat:
 
         `turns` are the results of each turn so far.
         """
-        text = self._delta(turns, opening, tools, self._thought)
+        # Mostly no turn before the last has a say in it, and a long conversation need not be rendered again for each.
+        whole = (turns, opening, tools) if self._looks_back else (turns[-1:], PROBE, [TOOL])
+        text = self._delta(*whole, self._thought)
         if text is None:
             raise RunFailure(
                 Reason.TEMPLATE_MISMATCH, "the chat template wrote earlier turns otherwise than at the start"
@@ -106,13 +118,24 @@ class Chat:
         ids = self._template.ids(text)
         return ids[1:] if ids and ids[0] == last else ids
 
+    def _tells_tools(self) -> bool:
+        """Whether the template tells the model of tools, and writes calls between the tags that answers are read by."""
+        try:
+            told = self._text(PROBE, [TOOL]) != self._text(PROBE, None)
+            return told and OPEN in self._text([*PROBE, _stand_in(1, None)], [TOOL])
+        except RunFailure:
+            # Some raise an error for what they do not take.
+            return False
+
     def _growing(self) -> str | None:
         """Return the thought with which this template only ever adds text, in two turns of one and of two calls."""
-        results = [[_result(0, "White.")], [_result(0, "White."), _result(1, "Grey.")]]
         for thought in THOUGHTS:
-            if all(self._delta(results[:count], PROBE, [TOOL], thought) is not None for count in (1, 2)):
+            if all(self._delta(RESULTS[:count], PROBE, [TOOL], thought) is not None for count in (1, 2)):
                 return thought or ""
         return None
+
+    def _after(self, turns: list[list[dict[str, Any]]]) -> str | None:
+        return self._delta(turns, PROBE, [TOOL], self._thought)
 
     def _delta(
         self, turns: list[list[dict[str, Any]]], opening: list[dict[str, Any]], tools: list[Any], thought: str | None
@@ -169,7 +192,3 @@ def _stand_in(calls: int, thought: str | None) -> dict[str, Any]:
     if thought:
         message["reasoning_content"] = thought
     return message | {"tool_calls": [tool_call(at, call) for at in range(calls)]}
-
-
-def _result(at: int, content: str, name: str = "look_up") -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": call_id(at), "name": name or "unknown", "content": content}

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from halo_api.conditions import Reason
 from halo_api.recipe_settings import Rollouts
 from halo_trainer.environments.base import EnvironmentFailed, Observation, Opening, Score, Task
 from halo_trainer.failures import RunFailure
@@ -150,8 +151,11 @@ class Engine:
         except _TooLong as error:
             episode = replace(episode, failure="PromptTooLong", detail=str(error))
         except RunFailure as error:
-            # What a tool gave back is something that the chat template can't write.
+            # The task, or what a tool gave back, is something that the chat template can't write.
             episode = replace(episode, failure=error.reason.value, detail=str(error))
+        except UnicodeEncodeError:
+            found = f"task {wanted.task.id} has half a surrogate pair; write the character whole"
+            episode = replace(episode, failure=Reason.TEMPLATE_MISMATCH.value, detail=found)
         return replace(
             episode,
             turns=tuple(played.turns),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -21,6 +21,8 @@ from halo_api.rollouts import Policy, ServerAddress, Servers
 from halo_trainer.rollouts.guard import Guards, NotTaken
 
 T = TypeVar("T")
+# Raises NotTaken where a server that says it has a policy computes with other numbers.
+Check = Callable[[ServerAddress, Policy], Coroutine[Any, Any, None]]
 
 
 class NoServers(Exception):
@@ -31,8 +33,8 @@ class NoServers(Exception):
 class Patience:
     """How long and how often; times in seconds."""
 
-    # Requests that one server has at once: beyond, they wait here, where another server may take them.
-    in_flight: int = 64
+    # Requests that one server has at once, as many as vLLM batches by itself: beyond, they wait here, where another may take them.
+    in_flight: int = 256
     # Consecutive failures that set a server aside.
     strikes: int = 3
     # A server that was set aside is asked again after the first, twice that, and so on up to the second.
@@ -120,6 +122,7 @@ class Fleet:
         self._servers = {address.server: Server(address) for address in addresses}
         self._guards, self._attempt, self._file, self.patience, self._clock = guards, attempt, file, patience, clock
         self.policy: Policy | None = None
+        self._check: tuple[Policy, Check] | None = None
         self._homes: dict[str, int] = {}
         self._changed = asyncio.Event()
         self._wake = asyncio.Event()
@@ -182,6 +185,14 @@ class Fleet:
         await asyncio.gather(*(take(*each) for each in servers.items()))
         await self._any_ready()
         return Published(seconds, self.problems)
+
+    def hold(self, check: Check, passed: Container[int]) -> None:
+        """Let in no server any more with the current policy before it has passed the check, which these have done already."""
+        assert self.policy, "what is checked is a policy"
+        self._check = (self.policy, check)
+        for number, server in self._servers.items():
+            if server.state == "ready" and number not in passed:
+                self._set_aside(server, "it has not been checked yet")
 
     @contextlib.asynccontextmanager
     async def lease(self, keys: tuple[str, ...], avoid: frozenset[int] = frozenset()) -> AsyncIterator[Server]:
@@ -261,6 +272,8 @@ class Fleet:
                 try:
                     take = self._guards.put if put else self._guards.settle
                     await unless_gone(server, take(server.address, policy))
+                    if self._check and self._check[0] is policy:
+                        await unless_gone(server, self._check[1](server.address, policy))
                 except Gone:
                     return NotTaken("it was replaced")
                 except NotTaken as error:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from halo_api.transcript import EPISODES_FOLDER, step_file, step_of
 from halo_trainer.files import replace_file
 from halo_trainer.rollouts.engine import Group
 from halo_trainer.rollouts.episode import Episode
 
-FOLDER = "episodes"
 # Episodes of a step, and steps, that are kept; characters of a message.
 EPISODES, STEPS, CHARACTERS = 32, 200, 20_000
-NAME = re.compile(r"step-([0-9]+)\.jsonl")
 
 
 def write_transcript(
@@ -23,13 +21,13 @@ def write_transcript(
 ) -> Path:
     """Write the step's episodes to OUTPUT/episodes/step-STEP.jsonl, and remove those of long ago; return the file.
 
-    Some of every group are kept where not all can be, then those of the first groups; unscored ones come last.
+    Where not all can be kept, some of every group are, and a quarter are those that were not scored.
     """
-    folder = output / FOLDER
-    path = folder / f"step-{step}.jsonl"
+    folder = output / EPISODES_FOLDER
+    path = folder / step_file(step)
     lines = [json.dumps(each, ensure_ascii=False, separators=(",", ":")) + "\n" for each in _chosen(step, groups, most)]
     replace_file(path, "".join(lines))
-    written = sorted((int(found[1]), each) for each in folder.iterdir() if (found := NAME.fullmatch(each.name)))
+    written = sorted((found, each) for each in folder.iterdir() if (found := step_of(each.name)) is not None)
     for _, old in written[:-steps]:
         old.unlink(missing_ok=True)
     return path
@@ -42,8 +40,10 @@ def _chosen(step: int, groups: Sequence[Group], most: int) -> list[dict[str, Any
         for group in ordered
         for rank, episode in enumerate((*group.episodes, *group.unscored))
     ]
-    kept = sorted(ranked, key=lambda each: (not each[1].scored, each[2], each[0]))[:most]
-    kept.sort(key=lambda each: (each[0], each[2]))
+    ranked.sort(key=lambda each: (each[2], each[0]))
+    scored, unscored = ([each for each in ranked if each[1].scored is wished] for wished in (True, False))
+    few = unscored[: max(most // 4, most - len(scored))]
+    kept = sorted([*scored[: most - len(few)], *few], key=lambda each: (each[0], each[2]))
     return [line_of(step, place, episode) for place, episode, _ in kept]
 
 
