@@ -145,7 +145,8 @@ def _rows(
                 answers = sum(1 for at in range(len(row)) if row.trained[at] and not (at and row.trained[at - 1]))
                 yield number, _title(f"bundle {number}{name}", row, f"{answers} answers, "), row
             if number == last:
-                return
+                break
+        return
     if kind == "tasks":
         yield from _openings(path, template, is_wanted, last)
         return
