@@ -14,7 +14,7 @@ from typing import NoReturn
 from halo_api.conditions import Reason
 from halo_api.report import Outcome
 from halo_api.run_file import REPORT_PATH, RUN_FILE_PATH, VOLUMES_FOLDER, RunFile, volume_path
-from halo_rollout.flags import Server, command, cpu_flags, dtype_for, environment, run_server
+from halo_rollout.flags import Server, command, cpu_flags, dtype_for, environment, precision, run_server
 from halo_rollout.reporting import ReportFile
 from halo_rollout.traits import Unservable, check_servable, read_traits
 
@@ -52,7 +52,8 @@ def serve_people(parser: argparse.ArgumentParser, options: argparse.Namespace, o
     base = folder_of(options.base, options.volumes)
     try:
         traits = read_traits(base)
-        check_servable(traits, on_gpu)
+        dtype = precision("bf16", traits, on_gpu, dtype)
+        check_servable(traits, on_gpu, dtype)
     except Unservable as error:
         parser.error(f"--base: {error}")
     server = Server(
@@ -82,8 +83,8 @@ def serve_run(options: argparse.Namespace, on_gpu: bool, dtype: str) -> int:
     try:
         base = folder_of(run.base.source, options.volumes)
         traits = read_traits(base)
-        check_servable(traits, on_gpu)
         server = run_server(run.base, base, run.rollout, traits, dtype, on_gpu)
+        check_servable(traits, on_gpu, server.dtype)
         outcome = asyncio.run(guard(run, server, options.volumes, report, on_gpu))
     except Unservable as error:
         outcome = Outcome(result="Failed", reason=Reason.BASE_MISSING, message=f"base {run.base.name}: {error}")

@@ -114,7 +114,7 @@ def run_server(base: BaseRef, folder: Path, plan: RolloutPlan, traits: Traits, d
         base=folder,
         port=plan.serve_port,
         context_length=plan.context_length,
-        dtype="float32" if base.dtype == "fp32" else dtype,
+        dtype=precision(base.dtype, traits, on_gpu, dtype),
         max_rank=plan.rank if plan.serving == "unmerged" else None,
         traits=traits,
         on_gpu=on_gpu,
@@ -122,6 +122,13 @@ def run_server(base: BaseRef, folder: Path, plan: RolloutPlan, traits: Traits, d
         routed_experts=plan.routed_experts,
         of_run=True,
     )
+
+
+def precision(of_base: str, traits: Traits, on_gpu: bool, fast: str) -> str:
+    """Return the precision to serve in: the base's own, and on a CPU what is fast there; linear attention has only bf16 there."""
+    if of_base == "fp32":
+        return "float32"
+    return "bfloat16" if on_gpu or traits.hybrid else fast
 
 
 def environment(on_gpu: bool) -> dict[str, str]:

@@ -47,8 +47,12 @@ def read_traits(base: Path) -> Traits:
         raise Unservable(f"{base} holds no base model ({type(error).__name__}: {error})") from error
 
 
-def check_servable(traits: Traits, on_gpu: bool) -> None:
-    """Raise Unservable for a base that vLLM would accept and then die of."""
+def check_servable(traits: Traits, on_gpu: bool, dtype: str = "bfloat16") -> None:
+    """Raise Unservable for a base that vLLM would accept in this precision and then die of."""
+    if not on_gpu and traits.hybrid and dtype != "bfloat16":
+        raise Unservable(
+            f"the base has linear attention, which vLLM on CPUs has in bfloat16 only, and is to be in {dtype}"
+        )
     if not on_gpu and traits.head_size is not None and traits.head_size not in CPU_HEAD_SIZES:
         sizes = ", ".join(map(str, CPU_HEAD_SIZES))
         raise Unservable(f"the base has attention heads of {traits.head_size}, and vLLM on CPUs has only {sizes}")

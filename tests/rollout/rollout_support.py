@@ -42,6 +42,7 @@ MORE: dict[str, dict[str, Any]] = {
     "wide": {"hidden_size": 96},
     "qwen3_moe": EXPERTS | {"tie_word_embeddings": True},
     "qwen3_5_text": HYBRID,
+    "qwen3_next": HYBRID | EXPERTS | {"shared_expert_intermediate_size": 32},
     "qwen3_5_moe_text": HYBRID | EXPERTS | {"shared_expert_intermediate_size": 32},
 }
 

@@ -114,12 +114,7 @@ def pod(tmp_path: Path, python: str, request: pytest.FixtureRequest) -> Any:
         pod.guarded.close()
 
 
-@pytest.mark.parametrize(
-    "pod",
-    [("qwen3", "folded"), ("qwen3_moe", "folded"), ("qwen3_5_text", "folded")],
-    indirect=True,
-    ids=lambda each: each[0],
-)
+@pytest.mark.parametrize("pod", [("qwen3", "folded"), ("qwen3_moe", "folded")], indirect=True, ids=lambda each: each[0])
 def test_a_folded_policy_samples_as_the_merged_model_whatever_was_served_before(pod: Pod) -> None:
     every, some = pod.adapter("every", 1), pod.adapter("some", 2, ["q_proj", "o_proj"])
     pod.agrees("base", None)
@@ -140,8 +135,7 @@ def test_a_folded_policy_samples_as_the_merged_model_whatever_was_served_before(
     status, answer = pod.guarded.put(Policy(version=5, attempt=1, name="run-uid-a1-s5", serving="folded"))
     assert (status, answer.problem) == (200, None)
     pod.agrees("base", None)
-    # Each second prompt came from the cache, and none from an older policy's; states of hybrids are not kept.
-    assert pod.cached_tokens() >= (0 if pod.kind == "qwen3_5_text" else 6 * 128)
+    assert pod.cached_tokens() >= 6 * 128, "each second prompt came from the cache, and none from an older policy's"
     assert pod.guarded.end() == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from halo_api.rollouts import RolloutPlan
 from halo_api.run_file import BaseRef
-from halo_rollout.flags import Server, command, cpu_flags, dtype_for, environment, run_server
+from halo_rollout.flags import Server, command, cpu_flags, dtype_for, environment, precision, run_server
 from halo_rollout.traits import Traits, Unservable, check_servable, traits_of
 
 PEOPLE = Server(Path("/m"), 8000, 1024, "float32", 32)
@@ -78,6 +78,15 @@ def test_a_cpu_server_asks_for_a_bounded_cache_and_a_gpu_server_does_not() -> No
 )
 def test_a_bases_traits_are_its_configurations(config: dict[str, object], traits: Traits) -> None:
     assert traits_of(config) == traits
+
+
+def test_linear_attention_is_served_in_bf16_on_a_cpu_or_not_at_all() -> None:
+    hybrid = Traits(hybrid=True)
+    assert precision("bf16", hybrid, on_gpu=False, fast="float32") == "bfloat16"
+    assert precision("bf16", Traits(), on_gpu=False, fast="float32") == "float32"
+    with pytest.raises(Unservable, match="bfloat16 only"):
+        check_servable(hybrid, on_gpu=False, dtype=precision("fp32", hybrid, on_gpu=False, fast="float32"))
+    check_servable(hybrid, on_gpu=True, dtype="float32")
 
 
 def test_a_head_size_that_vllm_would_die_of_is_refused_before_it_starts() -> None:
