@@ -9,6 +9,9 @@ from typing import Any
 
 # The head sizes that vLLM's attention on CPUs has: with another one it starts, and dies at the first request.
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+# Of linear attention; it dies at the first prompt of some length.
+CPU_STATE_MULTIPLE = 32
+STATE_KEYS = ("linear_key_head_dim", "linear_value_head_dim")
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
@@ -25,6 +28,8 @@ class Traits:
     # Some layers keep a state in place of keys and values.
     hybrid: bool = False
     head_size: int | None = None
+    # The head sizes of its linear attention.
+    state_sizes: tuple[int, ...] = ()
 
 
 def traits_of(config: dict[str, Any]) -> Traits:
@@ -36,6 +41,7 @@ def traits_of(config: dict[str, Any]) -> Traits:
         experts=any((text.get(key) or 0) > 1 for key in EXPERT_KEYS),
         hybrid="linear_attention" in (text.get("layer_types") or ()) or bool(text.get("linear_num_value_heads")),
         head_size=size,
+        state_sizes=tuple(text[key] for key in STATE_KEYS if text.get(key)),
     )
 
 
@@ -53,6 +59,9 @@ def check_servable(traits: Traits, on_gpu: bool, dtype: str = "bfloat16") -> Non
         raise Unservable(
             f"the base has linear attention, which vLLM on CPUs has in bfloat16 only, and is to be in {dtype}"
         )
+    if not on_gpu and (odd := [size for size in traits.state_sizes if size % CPU_STATE_MULTIPLE]):
+        found = f"the base has linear attention with heads of {odd[0]}"
+        raise Unservable(f"{found}, and vLLM on CPUs takes only multiples of {CPU_STATE_MULTIPLE}")
     if not on_gpu and traits.head_size is not None and traits.head_size not in CPU_HEAD_SIZES:
         sizes = ", ".join(map(str, CPU_HEAD_SIZES))
         raise Unservable(f"the base has attention heads of {traits.head_size}, and vLLM on CPUs has only {sizes}")

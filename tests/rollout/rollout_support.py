@@ -33,8 +33,8 @@ HYBRID = {
     "layer_types": ["linear_attention", "full_attention"],
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
 }
 MORE: dict[str, dict[str, Any]] = {
     "qwen3": {"tie_word_embeddings": True},

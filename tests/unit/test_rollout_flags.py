@@ -100,4 +100,6 @@ def test_linear_attention_is_served_in_bf16_on_a_cpu_or_not_at_all() -> None:
 def test_a_head_size_that_vllm_would_die_of_is_refused_before_it_starts() -> None:
     with pytest.raises(Unservable, match="heads of 16"):
         check_servable(Traits(head_size=16), on_gpu=False)
-    check_servable(Traits(head_size=16), on_gpu=True)
+    with pytest.raises(Unservable, match="linear attention with heads of 8"):
+        check_servable(Traits(hybrid=True, state_sizes=(32, 8)), on_gpu=False)
+    check_servable(Traits(head_size=16, state_sizes=(8,)), on_gpu=True)
