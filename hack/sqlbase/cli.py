@@ -17,7 +17,7 @@ NAME = "sql-tiny"
 # Beside the base: what it was made from, so that another language or other settings make it anew.
 MADE_FROM = "made-from"
 SOURCES = (
-    "hack/sqlbase",
+    *(f"hack/sqlbase/{part}.py" for part in ("language", "tokens", "train")),
     *(f"trainer_image/halo_trainer/environments/sql_{part}.py" for part in ("tasks", "questions", "scenes")),
 )
 
@@ -39,12 +39,13 @@ def put(recipe: Recipe, target: Path) -> None:
     from hack.sqlbase.train import make
 
     free_space(target.parent, 0.2, "the base model")
+    mark = made_from(recipe)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
         made = Path(scratch) / target.name
         made.mkdir()
         make(recipe, made, say)
         (made / "revision").write_text(revision(made) + "\n")
-        (made / MADE_FROM).write_text(made_from(recipe) + "\n")
+        (made / MADE_FROM).write_text(mark + "\n")
         # Weights are written for their owner alone; pods read them under another user.
         for file in made.iterdir():
             file.chmod(0o644)

@@ -52,7 +52,8 @@ class BaseModelSpec(ApiModel):
         json_schema_extra=cel(
             rule(
                 "!has(self.quantization) || self.offers.all(o, o == 'lora_trl')",
-                "'found nf4 on a base that offers more than lora_trl, and rollouts are served in dtype; leave it out, or offer lora_trl alone'",
+                # Words alone: the API server bounds what a message may cost by the longest that its parts could be.
+                "'found nf4 on a base that offers more than lora_trl, whose rollouts are served in dtype; leave it out, or offer lora_trl alone'",
                 ".quantization",
             )
         )

@@ -42,6 +42,10 @@ CPU_ENVIRONMENT = {
 RUN_ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
 
 
+# vLLM's own for a CPU.
+CPU_BATCHED_TOKENS = 4096
+
+
 @dataclass(frozen=True)
 class Server:
     """What to serve."""
@@ -75,6 +79,7 @@ def command(server: Server) -> list[str]:
         f"--dtype={server.dtype}",
         f"--tensor-parallel-size={server.gpus}",
         "--enforce-eager",
+        *([] if server.on_gpu else whole_prompts(server.context_length)),
         # What the trainer scores must be what was sampled: log-probabilities after temperature and top-p, and no sampling
         # setting that a file of the base brings in by itself.
         "--logprobs-mode=processed_logprobs",
@@ -93,6 +98,15 @@ def command(server: Server) -> list[str]:
         *(["--middleware=halo_rollout.fence.Fence", "--disable-uvicorn-access-log"] if server.of_run else []),
         *_lora(server),
     ]
+
+
+def whole_prompts(context_length: int) -> list[str]:
+    """Return what keeps a CPU's engine from taking a prompt in parts.
+
+    For a request with a seed, vLLM would wind the random numbers of a part back by an offset that a CPU's generator has not,
+    and the engine would die of it; so room for the longest prompt in one pass.
+    """
+    return ["--no-enable-chunked-prefill", f"--max-num-batched-tokens={max(context_length, CPU_BATCHED_TOKENS)}"]
 
 
 def _lora(server: Server) -> list[str]:

@@ -16,7 +16,7 @@ from tests.api.kube import ROOT, eventually, hack
 from tests.cluster.conftest import Place
 from tests.cluster.runs import get, wait_for, wait_for_checkpoint
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 RUN = "sql-tiny-dapo"
 EXAMPLE = ROOT / "examples" / "online-rl.yaml"

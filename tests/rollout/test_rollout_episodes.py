@@ -18,11 +18,12 @@ from guarded import ROOT, Guarded
 from rollout_support import make_adapter, make_base, make_tokenizer, merged, policy_of
 
 from halo_api.rollouts import Policy, ServerAddress, Servers
-from halo_trainer.rollouts.client import RETRIES, Client, http_client
+from halo_trainer.rollouts.client import RETRIES, Client
 from halo_trainer.rollouts.completion import Ask, Sampling
 from halo_trainer.rollouts.episode import Turn
 from halo_trainer.rollouts.fleet import PATIENCE, Fleet
 from halo_trainer.rollouts.guard import Guards
+from halo_trainer.rollouts.lines import http_client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -56,7 +57,7 @@ def policy(volumes: Path, version: int, serving: str) -> Policy:
 
 @contextlib.asynccontextmanager
 async def client_of(pod: Guarded, file: Path, first: Policy) -> AsyncIterator[Client]:
-    async with http_client(16, 1) as http:
+    async with http_client() as http:
         patience = replace(PATIENCE, alone=900.0, in_flight=16)
         async with Fleet([address(pod, 1)], Guards(http), 1, file, patience) as fleet:
             await fleet.publish(first)

@@ -95,6 +95,11 @@ class Peer:
         for door in self._doors:
             door.kill()
 
+    @property
+    def connections(self) -> int:
+        """How many were made to sample."""
+        return self._doors[0].accepted
+
     def complete(self, body: dict[str, Any]) -> tuple[int, bytes]:
         """Answer a request."""
         with self._lock:
@@ -198,11 +203,13 @@ class _Door(ThreadingHTTPServer):
     def __init__(self, peer: Peer, port: str) -> None:
         self.peer, self.port = peer, port
         self._open: set[socket.socket] = set()
+        self.accepted = 0
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         found = super().get_request()
         self._open.add(found[0])
+        self.accepted += 1
         return found
 
     def kill(self) -> None:

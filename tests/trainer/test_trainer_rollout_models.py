@@ -17,11 +17,12 @@ from halo_trainer.attention import Varlen, install
 from halo_trainer.data.collate import collate_flat
 from halo_trainer.data.layout import packed
 from halo_trainer.model import flat_logits
-from halo_trainer.rollouts.client import Client, http_client
+from halo_trainer.rollouts.client import Client
 from halo_trainer.rollouts.completion import Ask, Sampling
 from halo_trainer.rollouts.episode import Episode, Turn
 from halo_trainer.rollouts.fleet import Fleet
 from halo_trainer.rollouts.guard import Guards
+from halo_trainer.rollouts.lines import http_client
 from halo_trainer.rollouts.rows import RowRules, group_rows
 
 CPU = torch.device("cpu")
@@ -55,7 +56,7 @@ def test_packed_rows_have_the_log_probabilities_that_they_were_sampled_with(kind
 
 
 async def sampled(peer: Peer) -> list[Episode]:
-    async with http_client(4, 1) as http, Fleet([peer.address], Guards(http), 1, None, QUICK) as fleet:
+    async with http_client() as http, Fleet([peer.address], Guards(http), 1, None, QUICK) as fleet:
         await fleet.publish(policy(1))
         client = Client(fleet, http, SAMPLING, RETRIES)
 

@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from rollout_peer import VOCABULARY, Peer, ids, log_probs_of, policy, table
 
 from halo_api.rollouts import Policy, ServerAddress, Servers
-from halo_trainer.rollouts.client import Client, Retries, http_client
+from halo_trainer.rollouts.client import Client, Retries
 from halo_trainer.rollouts.completion import Ask, Sampling, ServerFailed, turn_of
 from halo_trainer.rollouts.episode import Turn
 from halo_trainer.rollouts.fleet import Fleet, NoServers, Patience, choice
 from halo_trainer.rollouts.guard import Guards
+from halo_trainer.rollouts.lines import http_client
 
 SAMPLING = Sampling(temperature=0.7, top_p=1.0, top_k=-1, min_p=0.0, stops=(5, 9), vocabulary=VOCABULARY)
 QUICK = Patience(in_flight=4, again=(0.01, 0.05), look=0.02, alone=20.0)
@@ -39,7 +40,7 @@ async def client_of(
     retries: Retries = RETRIES,
 ) -> AsyncIterator[Client]:
     addresses = [peer.address for peer in peers]
-    async with http_client(8, 2) as http, Fleet(addresses, Guards(http, 5.0, 5.0), 1, file, patience) as fleet:
+    async with http_client() as http, Fleet(addresses, Guards(http, 5.0, 5.0), 1, file, patience) as fleet:
         await fleet.publish(first or policy(1))
         yield Client(fleet, http, SAMPLING, retries)
 
@@ -67,6 +68,8 @@ async def test_an_answer_is_the_policys_own_by_its_seed() -> None:
             turns = [await client.sample(ask(seed), ("a",)) for seed in range(12)]
             again = [await client.sample(ask(seed), ("a",)) for seed in range(12)]
     assert turns == again
+    # One behind the other, over kept connections.
+    assert peer.connections < len(peer.requests)
     for seed, turn in enumerate(turns):
         check(turn, ask(seed))
     assert {turn.finish for turn in turns} == {"stop", "length"}
@@ -282,7 +285,7 @@ def test_requests_pass_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def answered() -> int:
         with Peer() as peer:
-            async with http_client(1, 1) as http:
+            async with http_client() as http:
                 response: httpx.Response = await http.get(peer.address.guard + "/policy")
                 return response.status_code
 

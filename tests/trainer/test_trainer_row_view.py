@@ -124,6 +124,8 @@ def test_what_can_not_be_shown_is_said(thinker: Path, tmp_path: Path, capsys: py
         (["--rows", "5-", path], "--rows: found '5-'; write row numbers from 1 on, as 3, as 3,7 or as 3-7"),
         (["--bundle", "0", path], "--bundle: found 0; use 1 or more"),
         (["--bundle", "2", "--base", thinker, pairs], f"--bundle: {pairs} has rows of kind preference, which are no steps"),
+        # Five steps, and two bundles of them.
+        (["--bundle", "8", "--rows", "3", "--base", thinker, RUNS], f"--rows: {RUNS} has no row 3; name a lower one"),
         (["--bundle", "2", "--base", thinker, path], f"--bundle: {path} has chats and no steps of agent runs; leave it out"),
         (["--base", thinker, tmp_path / "no.jsonl"], f"{tmp_path}/no.jsonl is not there; put the JSONL file there, or name another one in the Dataset's spec.source"),
         (["--run-file", nowhere, path], f"no --base is named and there is no run file {nowhere}; name a base and files"),

@@ -50,6 +50,14 @@ def test_states_of_hybrids_are_not_cached_and_experts_get_no_lora_on_a_cpu() -> 
     assert "experts" not in of_run(Traits(experts=True))[of_run(Traits(experts=True)).index("--lora-target-modules") :]
 
 
+@pytest.mark.parametrize(("context", "tokens"), [(512, 4096), (9000, 9000)])
+def test_a_cpu_takes_each_prompt_whole_and_a_gpu_as_it_likes(context: int, tokens: int) -> None:
+    """A part of a prompt under a request with a seed is the end of a CPU's engine."""
+    server = replace(PEOPLE, context_length=context)
+    assert {"--no-enable-chunked-prefill", f"--max-num-batched-tokens={tokens}"} <= set(command(server))
+    assert not any("prefill" in word or "batched" in word for word in command(replace(server, on_gpu=True)))
+
+
 @pytest.mark.parametrize("asked", [True, False])
 def test_routed_experts_are_returned_when_the_recipe_replays_them(asked: bool) -> None:
     assert ("--enable-return-routed-experts" in of_run(routed_experts=asked)) == asked

@@ -21,6 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from halo_trainer.data.layout import Layout
 from halo_trainer.data.split import Shard
 from halo_trainer.recurrent import SideBySide, install_recurrent
+from halo_trainer.rotary import by_length
 
 NAME = "halo"
 # Causal decoders for which the tests prove packed rows equal to lone ones: those whose every layer attends to all that came
@@ -28,8 +29,6 @@ NAME = "halo"
 ATTENDING = ("llama", "qwen2", "qwen3", "qwen3_moe")
 HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 PROVEN = (*ATTENDING, *HYBRID)
-# Rotary positions whose frequencies depend on the longest row of the forward pass.
-ROPE_BY_LENGTH = ("dynamic", "longrope")
 # Queries behind the keys of an ancestor are masked in blocks, so that no mask has more than this many rows.
 BLOCK = 256
 # From a rank's keys and values (B, G, T, D), along T, to those that its queries may see.
@@ -191,8 +190,7 @@ def why_padded(config: Any) -> str | None:
     window = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
     if window or kinds - {"full_attention"}:
         return "some of its layers attend to a window of the row"
-    rope = getattr(config, "rope_parameters", None) or {}
-    if (kind := rope.get("rope_type")) in ROPE_BY_LENGTH:
+    if kind := by_length(config):
         return f"its {kind} rotary positions depend on the longest row of a forward pass"
     if config.model_type not in PROVEN:
         return f"its architecture {config.model_type} is none of {', '.join(PROVEN)}, for which packing is proven"

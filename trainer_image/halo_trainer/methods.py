@@ -28,6 +28,7 @@ from halo_trainer.failures import RunFailure
 from halo_trainer.flops import Work, Works, rows_work, summed
 from halo_trainer.parallel.context import Context, rows_can_be_split
 from halo_trainer.parallel.ranks import Ranks
+from halo_trainer.rotary import apart, reach
 
 
 class Share(NamedTuple):
@@ -103,6 +104,11 @@ class Sft(ChatRows):
     ) -> None:
         super().__init__(rows, device, bundles)
         self._answers = Answers(model)
+        self._config = model.get_base_model().config
+
+    def passes(self, share: Sequence[int], size: int) -> list[list[int]]:
+        parts = apart(share, self.lengths, self._config)
+        return [rows for part in parts for rows in micro_batches(part, size)]
 
     def share(self, part: Sequence[int], step: Sequence[int]) -> Share:
         """Every trained token of the step weighs the same."""
@@ -257,8 +263,9 @@ def prepared(
     if lora.method == "sft":
         steps = fitting_rows(training_rows(data, path, template), longest, lora.overlength)
         if lora.bundle:
-            forks = lora.packing and takes_trees(load_config(base, folder))
-            return _of_bundles(steps, plan, data.name, longest if forks else None, ranks)
+            config = load_config(base, folder)
+            forks = lora.packing and takes_trees(config)
+            return _of_bundles(steps, plan, data.name, longest if forks else None, reach(config), ranks)
         rows = RowStore(steps)
         if lora.trainer != "TRL":
             return lambda model, device: sft_method(
@@ -282,7 +289,12 @@ def prepared(
 
 
 def _of_bundles(
-    steps: Iterable[TokenRow], plan: TrainPlan, data: str, longest_tree: int | None, ranks: Ranks
+    steps: Iterable[TokenRow],
+    plan: TrainPlan,
+    data: str,
+    longest_tree: int | None,
+    same_positions: int | None,
+    ranks: Ranks,
 ) -> Prepared:
     """Bundle the steps as trees of at most so many tokens, or, on a base that takes none, in rows that end at a fork."""
     lora, split, tally = plan.lora, plan.context_parallel, Tally()
@@ -293,5 +305,5 @@ def _of_bundles(
             longest_tree = min(longest_tree, split.group * split.whole_row)
         trees = bundled(tree_bundles(steps, most, longest_tree, tally), most, data, tally)
         return lambda model, device: PackedSft(trees, model, device, tally, Context.of(split, ranks))
-    rows = bundled(linear_bundles(steps, most, tally), most, data, tally)
+    rows = bundled(linear_bundles(steps, most, tally, same_positions), most, data, tally)
     return lambda model, device: sft_method(rows, lora.packing, model, device, tally, Context.of(split, ranks))

@@ -20,6 +20,7 @@ from halo_trainer.data.collate import FlatBatch, MicroBatch
 from halo_trainer.data.load import base_folder
 from halo_trainer.failures import RunFailure, first_line
 from halo_trainer.quantized import loading
+from halo_trainer.rotary import forget_lengths
 from halo_trainer.seeds import derived_seed
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
@@ -49,7 +50,7 @@ def load_base(base: BaseRef, path: Path) -> Any:
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        return transformers.AutoModelForCausalLM.from_pretrained(
+        model = transformers.AutoModelForCausalLM.from_pretrained(
             base_folder(base, path), dtype=dtype, local_files_only=True, **loading(base, dtype)
         )
     except (RunFailure, MemoryError):
@@ -60,6 +61,8 @@ def load_base(base: BaseRef, path: Path) -> Any:
         raise RunFailure(
             Reason.BASE_MISSING, f"base {base.name}: {found}; put the model's own files into {path}"
         ) from error
+    forget_lengths(model)
+    return model
 
 
 def attach_lora(model: Any, lora: FrozenLora, seed: int) -> Any:

@@ -24,6 +24,7 @@ from halo_trainer.data.tasks import TaskLines
 from halo_trainer.data.template import Template, TokenRow
 from halo_trainer.failures import RunFailure
 from halo_trainer.inspection import counted, counted_words
+from halo_trainer.rotary import reach
 from halo_trainer.run_file import read_run_file
 
 TRAINED, CONTEXT, EDGE = "bold green", "dim", "magenta"
@@ -144,7 +145,8 @@ def _rows(
                 answers = sum(1 for at in range(len(row)) if row.trained[at] and not (at and row.trained[at - 1]))
                 yield number, _title(f"bundle {number}{name}", row, f"{answers} answers, "), row
             if number == last:
-                return
+                break
+        return
     if kind == "tasks":
         yield from _openings(path, template, is_wanted, last)
         return
@@ -180,9 +182,10 @@ def _bundles(
     # It imports torch, which nothing else here needs.
     from halo_trainer.attention import takes_trees
 
-    if takes_trees(load_config(base, folder)):
+    config = load_config(base, folder)
+    if takes_trees(config):
         return tree_bundles(steps, most, base.context_length, tally)
-    return linear_bundles(steps, most, tally)
+    return linear_bundles(steps, most, tally, reach(config))
 
 
 def _parts(bundle: TokenRow | Tree) -> list[tuple[str, TokenRow]]:

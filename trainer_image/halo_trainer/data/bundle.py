@@ -98,14 +98,18 @@ class Tally:
         )
 
 
-def linear_bundles(steps: Iterable[TokenRow], most: int, tally: Tally) -> Iterator[TokenRow]:
-    """Yield rows of up to `most` consecutive steps of a run, each step beginning with all of the one before."""
+def linear_bundles(steps: Iterable[TokenRow], most: int, tally: Tally, reach: int | None = None) -> Iterator[TokenRow]:
+    """Yield rows of up to `most` consecutive steps of a run, each step beginning with all of the one before.
+
+    `reach`: up to how many tokens a step has in a longer row the positions that it has alone; unset: of any length.
+    """
     row: TokenRow | None = None
     count = 0
     for step in map(taught, steps):
         tally.steps += 1
         tally.step_tokens += len(step)
-        if row is not None and count < most and _extends(step, row):
+        fits = count < most and (reach is None or len(step) <= reach)
+        if row is not None and fits and _extends(step, row):
             trained = bytearray(step.trained)
             trained[: len(row)] = row.trained
             row, count = TokenRow(step.ids, trained, step.run), count + 1

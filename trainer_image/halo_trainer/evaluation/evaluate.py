@@ -33,9 +33,10 @@ from halo_trainer.evaluation.results import (
 )
 from halo_trainer.failures import RunFailure
 from halo_trainer.rollouts.chat import Chat, stop_ids
-from halo_trainer.rollouts.client import Client, http_client
+from halo_trainer.rollouts.client import Client
 from halo_trainer.rollouts.completion import Sampling
 from halo_trainer.rollouts.engine import Engine, EpisodeRules, Group, Wanted
+from halo_trainer.rollouts.lines import http_client
 
 # What one episode may take, and one answer of a server.
 EPISODE_SECONDS = 86_400.0
@@ -143,7 +144,7 @@ async def _sampler(
     from halo_trainer.evaluation.samplers import ModelSampler, ServerSampler
 
     if options.server:
-        async with http_client(options.batch, 1) as http:
+        async with http_client() as http:
             name = options.model
             yield cast(Client, ServerSampler(http, options.server, name, sampling, ANSWER_SECONDS))
     else:

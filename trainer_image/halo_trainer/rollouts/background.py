@@ -19,11 +19,12 @@ from typing import Any, TypeVar
 from halo_api.rollouts import Policy, ServerAddress
 from halo_trainer.environments.base import EnvironmentFailed, Task
 from halo_trainer.rollouts.chat import Chat
-from halo_trainer.rollouts.client import RETRIES, Client, Retries, http_client
+from halo_trainer.rollouts.client import RETRIES, Client, Retries
 from halo_trainer.rollouts.completion import Sampling, ServerFailed
 from halo_trainer.rollouts.engine import Engine, Environments, EpisodeRules, Group, Wanted
 from halo_trainer.rollouts.fleet import PATIENCE, Fleet, Patience, Published, Server
 from halo_trainer.rollouts.guard import Guards, NotTaken
+from halo_trainer.rollouts.lines import http_client
 from halo_trainer.rollouts.scores import server_scores
 
 T = TypeVar("T")
@@ -183,9 +184,7 @@ class Rollouts:
         return found
 
     async def _open(self) -> None:
-        self._http = http = await self._stack.enter_async_context(
-            http_client(self._patience.in_flight, len(self._addresses))
-        )
+        self._http = http = await self._stack.enter_async_context(http_client())
         guards = Guards(http, take_seconds=self._take_seconds)
         fleet = Fleet(self._addresses, guards, self._attempt, self._file, self._patience)
         self._fleet = await self._stack.enter_async_context(fleet)

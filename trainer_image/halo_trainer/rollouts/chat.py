@@ -39,6 +39,7 @@ TOOL = {
 }
 PROBE = [{"role": "user", "content": "Which colour has snow?"}]
 RESULTS = [[_result(0, "White.")], [_result(0, "White."), _result(1, "Grey.")]]
+KEPT_OPENINGS = 64
 # What a stand-in may have thought, and whether its template writes that down.
 THOUGHTS = ("Look it up.", None)
 
@@ -71,6 +72,7 @@ class Chat:
         """`stops`: the tokens that end a turn. Raises RunFailure where rows of this layout can't be made."""
         self._template, self._stops = template, tuple(stops)
         self.settings = None if thinking is None else {"enable_thinking": thinking}
+        self._openings: dict[str, array[int]] = {}
         # Only calls that can be read again are any.
         self.takes_tools = self._tells_tools()
         # What a stand-in thinks for its template to go on from a prompt; without: it rewrites.
@@ -83,6 +85,15 @@ class Chat:
                 f"the chat template of base {base} writes earlier turns otherwise once a tool has answered, so an episode "
                 "is no single row; choose a recipe with a row a turn, or a base whose template keeps what was said",
             )
+
+    def opening(self, messages: list[dict[str, Any]], tools: list[Any]) -> array[int]:
+        """Return the first prompt of a conversation; the episodes of a group all ask for the same one."""
+        key = json.dumps([messages, tools])
+        if key not in self._openings:
+            while len(self._openings) >= KEPT_OPENINGS:
+                del self._openings[next(iter(self._openings))]
+            self._openings[key] = array("i", self.prompt(messages, tools))
+        return self._openings[key]
 
     def open(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> Conversation:
         """Begin a conversation; a base whose template takes no tools, or writes calls in other words, has none."""
@@ -109,8 +120,9 @@ class Chat:
         `turns` are the results of each turn so far.
         """
         # Mostly no turn before the last has a say in it, and a long conversation need not be rendered again for each.
-        whole = (turns, opening, tools) if self._looks_back else (turns[-1:], PROBE, [TOOL])
-        text = self._delta(*whole, self._thought)
+        if not self._looks_back:
+            turns, opening, tools = turns[-1:], PROBE, [TOOL]
+        text = self._delta(turns, opening, tools, self._thought)
         if text is None:
             raise RunFailure(
                 Reason.TEMPLATE_MISMATCH, "the chat template wrote earlier turns otherwise than at the start"
@@ -165,7 +177,7 @@ class Conversation:
         self._chat, self._opening, self._tools = chat, messages, tools
         self._results: list[list[dict[str, Any]]] = []
         self.messages = list(messages)
-        self.prompt = array("i", chat.prompt(messages, tools))
+        self.prompt = chat.opening(messages, tools)
 
     def answered(self, answer: array[int]) -> Reply:
         """Take what was sampled behind the prompt."""

@@ -76,18 +76,6 @@ class Clock:
         go_on()
 
 
-def http_client(in_flight: int, servers: int) -> httpx.AsyncClient:
-    """Return a client for so many requests at once to each server; timeouts are each request's own.
-
-    No proxy of the environment may come between, and there is no TLS to prepare for; a kept connection is given up before
-    uvicorn closes it (5 s).
-    """
-    limits = httpx.Limits(
-        max_connections=None, max_keepalive_connections=in_flight * max(servers, 1), keepalive_expiry=2.0
-    )
-    return httpx.AsyncClient(limits=limits, timeout=None, trust_env=False, verify=False)  # noqa: S113
-
-
 class Client:
     """Samples answers with the fleet's current policy. `failures` counts attempts that failed, by what was wrong."""
 
