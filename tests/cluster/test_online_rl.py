@@ -46,8 +46,9 @@ def applied(place: Place, **changes: object) -> Path:
 
 
 def rollout_pods(place: Place) -> list[dict]:
+    """Those that hold GPUs; one that ended by itself stays with its log, as a trainer's does."""
     found = place.kubectl("get", "pods", "-l", "halo.training/role=rollout", "-o", "json")
-    return [pod for pod in json.loads(found)["items"] if "deletionTimestamp" not in pod["metadata"]]
+    return [pod for pod in json.loads(found)["items"] if pod["status"]["phase"] in ("Pending", "Running")]
 
 
 def episodes(place: Place, step: int) -> list[dict]:
