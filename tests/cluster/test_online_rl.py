@@ -81,7 +81,7 @@ def test_a_server_that_is_killed_comes_back_with_the_policy_of_its_step(place: P
     applied(place, steps=8, saveSteps=4)
     wait_for_checkpoint(place, RUN, 4, seconds=900)
     (server,) = rollout_pods(place)
-    place.kubectl("delete", "pod", server["metadata"]["name"], "--force", "--grace-period=0")
+    place.kubectl("delete", "pod", server["metadata"]["name"], "--force", "--grace-period=0", "--wait=false")
     done = wait_for(place, RUN, "Succeeded", seconds=1200)
     (attempt,) = done["status"]["attempts"]
     assert attempt["replaced"] == [0]
