@@ -74,6 +74,8 @@ def need(package: str) -> None:
 
 def place_of(kubectl: Kubectl, name: str) -> Place:
     """Return where the metrics of a run lie, if it ever had an attempt that could write any."""
+    if "/" in name:
+        raise CliError(f"{name} is no name of a TrainingJob; name one, as the curves are read from the run's claim")
     try:
         body = kubectl.get("trainingjobs.halo.training", name)
     except NotThere:

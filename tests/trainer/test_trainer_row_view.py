@@ -111,6 +111,15 @@ def test_the_run_files_own_data_are_shown(root: Path, capsys: pytest.CaptureFixt
     assert shown.count("⟦") == 3
 
 
+def test_of_several_files_the_one_with_the_bad_row_is_named(
+    tiny_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = write_rows(tmp_path / "good.jsonl", [chat("sky?", "Blue.")])
+    bad = write_rows(tmp_path / "bad.jsonl", [chat("sky?")])
+    assert main(["inspect", "--base", str(tiny_base), str(good), str(bad)]) == 1
+    assert capsys.readouterr().err.startswith("halo-trainer: bad.jsonl: line 1 has no assistant turn")
+
+
 def test_what_can_not_be_shown_is_said(thinker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_rows(tmp_path / "rows.jsonl", [chat("sky?", "Blue.")])
     pairs = write_rows(tmp_path / "p.jsonl", [{"prompt": "sky?", "chosen": "Blue.", "rejected": "Green."}])

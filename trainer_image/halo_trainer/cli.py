@@ -198,7 +198,8 @@ def _play(
         print(f"halo-trainer: {failure}", file=sys.stderr)
         return 1
     if run.role != role:
-        print(f"halo-trainer: {options.run_file} is for the role {run.role}, not {role}", file=sys.stderr)
+        found = f"{options.run_file} is for the role {run.role}, not {role}"
+        print(f"halo-trainer: {found}; name another with --run-file, or set its role to {role}", file=sys.stderr)
         return 1
     ranks = Ranks.of_environment()
     report = Reporting(ranks.report(options.report), run)

@@ -6,6 +6,7 @@ import argparse
 import itertools
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,26 +54,38 @@ def view(options: argparse.Namespace) -> int:
     if wanted:
         console.print(Text(f"{'green' if colour else '⟦…⟧'} trains; the rest is context", style=CONTEXT))
     for path, kind in files:
-        kind = kind or _kind(path)
-        if options.bundle and kind != "chat":
-            raise RunFailure(Reason.INVALID_SPEC, f"--bundle: {path} has rows of kind {kind}, which are no steps")
-        tally = Tally()
-        bundles = _bundles(_steps(path, template), options.bundle, base, folder, tally) if options.bundle else None
-        if wanted:
-            shown = 0
-            for number, title, row in _rows(path, kind, template, wanted, bundles):
-                shown = number
-                console.print(Text(f"{path.name}, {title}", style="bold"))
-                console.print(shown_row(template, row, colour, options.tokens))
-            if (first := missing(wanted, shown)) is not None:
-                raise RunFailure(Reason.INVALID_SPEC, f"--rows: {path} has no row {first}; name a lower one")
-        elif bundles:
-            for _ in bundles:
-                pass
-            console.print(f"{path.name}: bundle {options.bundle}: {tally}")
-        else:
-            console.print(f"{path.name}: {counted_words(counted(path, kind, template, base), base)}")
+        with _named(path, len(files)):
+            kind = kind or _kind(path)
+            if options.bundle and kind != "chat":
+                raise RunFailure(Reason.INVALID_SPEC, f"--bundle: {path} has rows of kind {kind}, which are no steps")
+            tally = Tally()
+            bundles = _bundles(_steps(path, template), options.bundle, base, folder, tally) if options.bundle else None
+            if wanted:
+                shown = 0
+                for number, title, row in _rows(path, kind, template, wanted, bundles):
+                    shown = number
+                    console.print(Text(f"{path.name}, {title}", style="bold"))
+                    console.print(shown_row(template, row, colour, options.tokens))
+                if (first := missing(wanted, shown)) is not None:
+                    raise RunFailure(Reason.INVALID_SPEC, f"--rows: {path} has no row {first}; name a lower one")
+            elif bundles:
+                for _ in bundles:
+                    pass
+                console.print(f"{path.name}: bundle {options.bundle}: {tally}")
+            else:
+                console.print(f"{path.name}: {counted_words(counted(path, kind, template, base), base)}")
     return 0
+
+
+@contextmanager
+def _named(path: Path, files: int) -> Iterator[None]:
+    """Say of which file a line is, where there are several."""
+    try:
+        yield
+    except RunFailure as failure:
+        if files > 1 and str(failure).startswith("line "):
+            raise RunFailure(failure.reason, f"{path.name}: {failure}") from failure
+        raise
 
 
 def selected(text: str) -> list[range]:

@@ -38,13 +38,14 @@ def sample(options: argparse.Namespace) -> int:
     base, path = local_base(options.base, options.volumes, "bf16" if device.type == "cuda" else "fp32")
     if options.nf4:
         base = base.model_copy(update={"quantization": "nf4"})
-    # First, as the model takes longer to load.
+    # These first, as the model takes longer to load.
     prompts = list(_prompts(options))[: options.limit]
+    adapter = adapter_folder(local_path(options.adapter, options.volumes)) if options.adapter else None
     template = load_template(base, path)
     tokenizer = load_tokenizer(base, path)
     model = load_base(base, path)
-    if options.adapter:
-        model = with_adapter(model, Path(local_path(options.adapter, options.volumes)))
+    if adapter:
+        model = with_adapter(model, adapter)
     model = model.to(device).eval()
     exact = known = 0
     for start in range(0, len(prompts), options.batch):
@@ -98,9 +99,14 @@ def with_adapter(model: Any, folder: Path) -> Any:
     """Return the base with a PEFT folder's adapter on it."""
     from peft import PeftModel
 
-    if not (folder / CONFIG).is_file():
+    return PeftModel.from_pretrained(model, str(adapter_folder(folder)))
+
+
+def adapter_folder(folder: str | Path) -> Path:
+    """Return a folder that an adapter is in, or say that none is."""
+    if not (Path(folder) / CONFIG).is_file():
         raise RunFailure(Reason.INVALID_SPEC, f"{folder} has no adapter_config.json; name the folder of an adapter")
-    return PeftModel.from_pretrained(model, str(folder))
+    return Path(folder)
 
 
 def _json(prompt: Prompt, answer: str) -> str:
