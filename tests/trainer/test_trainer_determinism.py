@@ -6,12 +6,14 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
 from trainer_support import adapter_bytes, completed, killed, run_file, start, train_here
 
+from halo_api.conditions import Reason
 from halo_api.digests import files_digest
 from halo_api.metrics_history import StepMetrics, joined
 from halo_api.report import Report
@@ -59,6 +61,24 @@ def test_a_resumed_run_is_a_straight_run(root: Path) -> None:
         assert report.outcome
         assert report.outcome.result == "Succeeded", report.outcome.message
         assert adapter_bytes(root, f"from-{checkpoint.step}") == adapter_bytes(root, "straight")
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"lora": {"rank": 8}}, "weights for base_model.model.model.layers.0"),
+        ({"lora": {"targetModules": ["q_proj"]}}, "found a run whose LoRA has no"),
+        ({"seed": 5}, "is of seed 0, found a run of seed 5; resume with seed 0"),
+    ],
+)
+def test_a_checkpoint_of_another_lora_or_seed_is_refused(root: Path, changes: dict[str, Any], found: str) -> None:
+    kept = train_here(run_file(output="straight", steps=2), root).checkpoints[0]
+    resume = {"step": kept.step, "uri": kept.uri, "digest": kept.digest}
+    outcome = train_here(run_file(output="again", resume=resume, **changes), root).outcome
+    assert outcome
+    assert outcome.reason == Reason.INVALID_SPEC
+    assert outcome.message.startswith("resume: the checkpoint of step 2 ")
+    assert found in outcome.message
 
 
 def history(root: Path, output: str) -> list[StepMetrics]:

@@ -142,9 +142,12 @@ def test_an_inspection_counts_both_answers_and_the_longer_one(root: Path) -> Non
     [
         ({"kind": "chat", "source": "pvc://data/pairs.jsonl"}, {"method": "dpo", "trainer": "TRL"}, "of kind chat, method dpo trains on kind preference"),
         (DATA, {}, "of kind preference, method sft trains on kind chat"),
+        (DATA, {"method": "dpo", "trainer": "Halo"}, "spec.lora.trainer: found Halo, method dpo is trained by TRL"),
     ],
 )  # fmt: skip
-def test_a_method_trains_on_its_own_kind(data: dict[str, Any], lora: dict[str, Any], sentence: str, root: Path) -> None:
+def test_a_method_trains_on_its_own_kind_by_a_trainer_that_has_it(
+    data: dict[str, Any], lora: dict[str, Any], sentence: str, root: Path
+) -> None:
     write_rows(root / "data" / "pairs.jsonl", [GOOD])
     outcome = train_here(run_file(data=data, lora=lora), root).outcome
     assert outcome

@@ -257,6 +257,8 @@ def prepared(
     if lora.bundle and (lora.method != "sft" or lora.trainer == "TRL"):
         found = f"method {lora.method}" + (" by TRL" if lora.trainer == "TRL" else "")
         raise RunFailure(Reason.INVALID_SPEC, f"spec.lora.bundle: belongs to sft by Halo, found {found}; remove it")
+    if lora.method == "dpo" and lora.trainer == "Halo":
+        raise RunFailure(Reason.INVALID_SPEC, "spec.lora.trainer: found Halo, method dpo is trained by TRL; set TRL")
     longest = lora.max_length or base.context_length
     if plan.context_parallel and plan.context_parallel.group > 1:
         rows_can_be_split(plan, base, folder, plan.context_parallel.group)

@@ -87,7 +87,7 @@ def load(given: Given, roll_call: RollCall) -> DataRun:
     method = make(found.model, found.device)
     run = DataRun(**vars(found), method=method)
     if beginning.checkpoint:
-        run.state = load_checkpoint(beginning.checkpoint, run.model, run.parameters, run.optimizer)
+        run.state = load_checkpoint(beginning.checkpoint, run.model, run.parameters, run.optimizer, plan.seed)
         print(f"resuming after step {run.state.step} from {beginning.checkpoint.folder}", flush=True)
     if isinstance(method, Sft | PackedSft):
         tokens = method.pass_tokens(plan.lora.micro_batch or 1)

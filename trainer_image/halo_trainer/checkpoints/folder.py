@@ -17,10 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from halo_api.adapter import WEIGHTS
+from halo_api.conditions import Reason
 from halo_api.digests import bytes_digest, files_digest
 from halo_api.run_file import BaseRef
-from halo_trainer.adapter import put_weights, write_adapter
+from halo_trainer.adapter import adapter_tensors, put_weights, write_adapter
 from halo_trainer.checkpoints.digest import Checked, as_written
+from halo_trainer.failures import RunFailure
 from halo_trainer.files import whole_folder, write_durably
 
 OPTIMIZER = "optimizer.safetensors"
@@ -62,10 +64,13 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    checked: Checked, model: Any, parameters: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer
+    checked: Checked, model: Any, parameters: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, seed: int
 ) -> TrainedState:
-    """Put a checkpoint into model and optimizer; the model must be on its device."""
-    put_weights(model, safetensors.torch.load(checked.read(f"adapter/{WEIGHTS}")))
+    """Put a checkpoint into model and optimizer; the model must be on its device. Refuse one of another LoRA or seed."""
+    weights = safetensors.torch.load(checked.read(f"adapter/{WEIGHTS}"))
+    state = TrainedState(**json.loads(checked.read(f"trainer/{STATE}")))
+    _is_of_this_run(checked, weights, adapter_tensors(model), state.seed, seed)
+    put_weights(model, weights)
     tensors = safetensors.torch.load(checked.read(f"trainer/{OPTIMIZER}"))
     for name, parameter in parameters.items():
         prefix = f"{name}|"
@@ -74,7 +79,27 @@ def load_checkpoint(
         optimizer.state[parameter] = {
             key: tensor if key == "step" else tensor.to(parameter.device) for key, tensor in found.items()
         }
-    return TrainedState(**json.loads(checked.read(f"trainer/{STATE}")))
+    return state
+
+
+def _is_of_this_run(
+    checked: Checked, kept: Mapping[str, Tensor], own: Mapping[str, Tensor], kept_seed: int, seed: int
+) -> None:
+    """Refuse what only a run file written by hand can ask for: to go on as another run than the one that saved."""
+    where = f"resume: the checkpoint of step {checked.checkpoint.step}"
+    for name in sorted(kept.keys() | own.keys()):
+        shapes = ["x".join(map(str, each[name].shape)) if name in each else "no" for each in (kept, own)]
+        if shapes[0] != shapes[1]:
+            raise RunFailure(
+                Reason.INVALID_SPEC,
+                f"{where} has {shapes[0]} weights for {name}, found a run whose LoRA has {shapes[1]}; resume with the rank and "
+                "targetModules that it was saved with",
+            )
+    if kept_seed != seed:
+        raise RunFailure(
+            Reason.INVALID_SPEC,
+            f"{where} is of seed {kept_seed}, found a run of seed {seed}; resume with seed {kept_seed}",
+        )
 
 
 def _optimizer_tensors(parameters: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -134,7 +134,7 @@ def copied(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def resume(run: OnlineRun, kept: Checked) -> None:
     """Go on from a checkpoint: weights, optimizer, and the frontier of what was trained."""
-    run.state = load_checkpoint(kept, run.model, run.parameters, run.optimizer)
+    run.state = load_checkpoint(kept, run.model, run.parameters, run.optimizer, run.plan.seed)
     try:
         run.frontier, groups = frontier_of(kept.read(f"trainer/{FRONTIER}"), kept.read(f"trainer/{GROUPS}"))
     except (OSError, KeyError, TypeError, ValueError) as error:
