@@ -18,7 +18,10 @@ NAME = "sql-tiny"
 MADE_FROM = "made-from"
 SOURCES = (
     *(f"hack/sqlbase/{part}.py" for part in ("language", "tokens", "train")),
-    *(f"trainer_image/halo_trainer/environments/sql_{part}.py" for part in ("tasks", "questions", "scenes")),
+    *(
+        f"trainer_image/halo_trainer/environments/sql_{part}.py"
+        for part in ("tasks", "templates", "questions", "questions_easy", "questions_hard", "scenes")
+    ),
 )
 
 

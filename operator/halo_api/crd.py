@@ -17,10 +17,11 @@ import yaml
 from halo_api import GROUP, VERSION
 from halo_api.adapter import Adapter
 from halo_api.base import ApiModel
-from halo_api.catalog import BaseModel, GpuClass
+from halo_api.catalog import BaseModel
 from halo_api.criterion import Criterion
 from halo_api.dataset import Dataset
 from halo_api.environment import Environment
+from halo_api.gpu_class import GpuClass
 from halo_api.grpo_run import GrpoRun
 from halo_api.ledger import LedgerPage
 from halo_api.model_alias import ModelAlias

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from halo_api.amounts import Amount
 from halo_api.base import ApiModel, Name, Sha256, ShortText, Text, Time, VolumeUri
-from halo_api.catalog import Resources, Toleration
 from halo_api.estimate import PhaseName
+from halo_api.gpu_class import Resources, Toleration
 from halo_api.tracking import Tracking
 from halo_api.training_methods import RftSpec, RlvrSpec, TargetModule
 

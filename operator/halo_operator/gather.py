@@ -12,11 +12,12 @@ from pydantic import ValidationError
 
 from halo_api.adapter import AdapterSpec, AdapterStatus
 from halo_api.base import ApiModel
-from halo_api.catalog import BaseModelSpec, GpuClassSpec
+from halo_api.catalog import BaseModelSpec
 from halo_api.conditions import Reason
 from halo_api.criterion import CriterionSpec, CriterionStatus
 from halo_api.dataset import DatasetSpec, DatasetStatus
 from halo_api.environment import EnvironmentSpec, EnvironmentStatus
+from halo_api.gpu_class import GpuClassSpec
 from halo_api.training_job import TrainingJobSpec
 from halo_api.workspace import WORKSPACE, WorkspaceSpec, WorkspaceStatus
 from halo_operator.cluster import Cluster, Object

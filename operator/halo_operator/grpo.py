@@ -17,9 +17,10 @@ from pydantic import ValidationError
 
 from halo_api.adapter import AdapterSpec
 from halo_api.base import DNS_NAME
-from halo_api.catalog import BaseModelSpec, GpuClassSpec
+from halo_api.catalog import BaseModelSpec
 from halo_api.conditions import ConditionType, Reason, condition_of
 from halo_api.dataset import DatasetStatus
+from halo_api.gpu_class import GpuClassSpec
 from halo_api.grpo_run import GrpoRunSpec
 from halo_api.grpo_status import GrpoRunStatus
 from halo_api.model_alias import ModelAliasSpec

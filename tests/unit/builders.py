@@ -7,12 +7,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from halo_api.adapter import AdapterFile, AdapterSpec
-from halo_api.catalog import BaseModelSpec, GpuClassSpec
+from halo_api.catalog import BaseModelSpec
 from halo_api.conditions import Condition
 from halo_api.criterion import CriterionSpec
 from halo_api.dataset import DatasetSpec, DatasetStatus, Inspection
 from halo_api.digests import files_digest
 from halo_api.environment import EnvironmentSpec
+from halo_api.gpu_class import GpuClassSpec
 from halo_api.report import AdapterReport, CheckpointReport, Outcome
 from halo_api.run_file import RUN_ANNOTATION, PublishPlan, RunFile, address
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus

@@ -6,8 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from halo_api.catalog import BaseModelSpec, GpuClassSpec
+from halo_api.catalog import BaseModelSpec
 from halo_api.criterion import CriterionSpec, CriterionStatus
+from halo_api.gpu_class import GpuClassSpec
 from halo_api.grpo_run import GrpoRunSpec
 from halo_api.model_alias import ModelAliasSpec
 from halo_api.workspace import WorkspaceSpec, WorkspaceStatus

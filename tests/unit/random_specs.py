@@ -8,9 +8,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from halo_api.catalog import BaseModelSpec, GpuClassSpec
+from halo_api.catalog import BaseModelSpec
 from halo_api.conditions import Condition
 from halo_api.dataset import DatasetStatus
+from halo_api.gpu_class import GpuClassSpec
 from halo_operator.plan.world import (
     AdapterEntry,
     BaseEntry,

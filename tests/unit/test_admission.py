@@ -16,8 +16,8 @@ from pydantic import ValidationError
 
 from halo_api.adapter import AdapterStatus
 from halo_api.base import ApiModel
-from halo_api.catalog import GpuClassSpec
 from halo_api.conditions import Reason
+from halo_api.gpu_class import GpuClassSpec
 from halo_api.grpo_run import GrpoRunSpec
 from halo_api.training_job import TrainingJobSpec
 from halo_operator import admission

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from halo_api.catalog import BaseModelSpec, GpuClassSpec
+from halo_api.catalog import BaseModelSpec
+from halo_api.gpu_class import GpuClassSpec
 from halo_api.training_job import TrainingJobSpec
 from halo_operator import gather
 from halo_operator.plan.admission import RULES, first_refusal

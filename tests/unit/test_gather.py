@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from halo_api.adapter import AdapterSpec
-from halo_api.catalog import GpuClassSpec
 from halo_api.dataset import DatasetStatus
+from halo_api.gpu_class import GpuClassSpec
 from halo_operator.gather import Unreadable, read
 
 OLD = {"kind": "GpuClass", "metadata": {"name": "h100"}, "spec": {"memoryGiB": 0}}

@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from halo_api.catalog import GpuClassSpec, Price
 from halo_api.conditions import ConditionType, Reason, condition_of
 from halo_api.estimate import Estimate
+from halo_api.gpu_class import GpuClassSpec, Price
 from halo_api.ledger import Rate, RunRef
 from halo_api.run_status import Hold, Settlement
 from halo_api.training_job import TrainingJobStatus

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from halo_api.catalog import BaseModelSpec, GpuClassSpec
+from halo_api.catalog import BaseModelSpec
+from halo_api.gpu_class import GpuClassSpec
 from halo_operator.plan.estimate_rates import H100_BANDWIDTH_TBS, H100_PEAK_TFLOPS
 
 HEAD_DIM = 128

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal
 
-from halo_api.catalog import GpuClassSpec, Price
 from halo_api.estimate import Band, Estimate, EstimatedPhase
+from halo_api.gpu_class import GpuClassSpec, Price
 from halo_operator.plan import money
 from halo_operator.plan.estimate import PHASES, Roofline
 

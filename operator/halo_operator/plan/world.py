@@ -8,10 +8,11 @@ from decimal import Decimal
 from typing import Any, Generic, Literal, TypeVar
 
 from halo_api.adapter import AdapterSpec, AdapterStatus
-from halo_api.catalog import BaseModelSpec, GpuClassSpec
+from halo_api.catalog import BaseModelSpec
 from halo_api.criterion import CriterionSpec, CriterionStatus
 from halo_api.dataset import DatasetSpec, DatasetStatus
 from halo_api.environment import EnvironmentSpec, EnvironmentStatus
+from halo_api.gpu_class import GpuClassSpec
 from halo_api.recipe import RecipeSpec
 from halo_api.report import Deadline, Outcome, Report
 from halo_api.training_job import TrainingJobSpec, TrainingJobStatus

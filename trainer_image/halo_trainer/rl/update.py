@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from halo_api.recipe_settings import Objective
+from halo_api.recipe_objective import Objective
 from halo_trainer.objectives.mismatch import Mismatch, mismatch
 from halo_trainer.objectives.policy import clipped_surrogate, k3_kl, policy_loss, truncated_importance
 from halo_trainer.rl.scoring import Sampled, Scorer, pass_values
