@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -64,6 +65,8 @@ class Guarded:
                 cwd=folder,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                # So that all that comes of it can be found when it is gone.
+                start_new_session=True,
             )
         return cls(folder, process, serve, port)
 
@@ -116,10 +119,12 @@ class Guarded:
         return self.process.wait(PATIENCE)
 
     def close(self) -> None:
-        """Leave nothing behind, whatever failed: vLLM ends with its guard."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        """Leave nothing behind, whatever failed. In a pod the container goes with its first process; here vLLM's engine would stay."""
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.getsid(int(folder.name)) == self.process.pid:
+                    os.kill(int(folder.name), signal.SIGKILL)
+        self.process.wait()
 
     def _ask(self, port: int, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
         request = urllib.request.Request(

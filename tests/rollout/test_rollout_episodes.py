@@ -102,7 +102,8 @@ async def test_a_killed_server_is_replaced_and_samples_the_current_policy(
             assert len({tuple(turn.answer) for turn in turns}) > 20
             await client.fleet.publish(policy(volumes, 2, serving))
             sampling = asyncio.create_task(sampled(client))
-            await asyncio.sleep(0.05)
+            while not any(server.in_flight for server in client.fleet.serving):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
             os.kill(first.process.pid, signal.SIGKILL)
             second = start(tmp_path / "second", volumes, serving, python)
             told = Servers(attempt=1, servers=(address(second, 2),)).model_dump_json(by_alias=True)

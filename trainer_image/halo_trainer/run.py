@@ -26,13 +26,17 @@ from halo_trainer.checkpoints.retention import bytes_in, prune_checkpoints, room
 from halo_trainer.data.batches import lockstep, rank_share
 from halo_trainer.failures import RunFailure
 from halo_trainer.files import whole_folder
+from halo_trainer.gauges import Meter
+from halo_trainer.history import History
 from halo_trainer.model import attach_lora, load_base, settle_torch, trained_parameters
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.parallel.roll_call import RollCall
 from halo_trainer.parallel.shard import gathered_bytes, load_in_turns
 from halo_trainer.parent import Parent, read_parent, start_from
+from halo_trainer.progress import Progress
 from halo_trainer.reporting import Reporting, now
 from halo_trainer.schedule import learning_rate
+from halo_trainer.tracking import tracker_of
 
 
 class Given(NamedTuple):
@@ -183,6 +187,13 @@ def told_to_stop(run: Run, stop: threading.Event) -> bool:
     """Whether any process is told to stop: all must leave the loop at the same step."""
     told = torch.tensor([float(stop.is_set())], device=run.device)
     return run.ranks.sum_values(told).item() > 0
+
+
+def progress_of(run: Run) -> Progress:
+    """Return what tells of each step: the log, the report and the history, which the first process alone has."""
+    meter = Meter.of(run.model, run.file.base.dtype, run.device, run.ranks.world)
+    history = History(run.folder(), run.file.run.attempt, tracker_of(run.file)) if run.ranks.writes else None
+    return Progress(run.plan.steps, run.state.tokens_seen, run.ranks.writes, meter, history)
 
 
 def tell_room(run: Run) -> None:

@@ -19,13 +19,10 @@ from halo_trainer.data.batches import step_rows
 from halo_trainer.data.load import load_template
 from halo_trainer.failures import RunFailure
 from halo_trainer.flops import Work
-from halo_trainer.gauges import Meter
-from halo_trainer.history import History
 from halo_trainer.methods import Method, PackedSft, Sft, prepared
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.parallel.roll_call import RollCall
 from halo_trainer.parallel.shard import idle_pass
-from halo_trainer.progress import Progress
 from halo_trainer.reporting import Reporting
 from halo_trainer.run import (
     Given,
@@ -36,6 +33,7 @@ from halo_trainer.run import (
     conclude,
     interrupted,
     own_passes,
+    progress_of,
     roll_call_of,
     stop_signals,
     take_step,
@@ -43,7 +41,6 @@ from halo_trainer.run import (
     told_to_stop,
 )
 from halo_trainer.seeds import derived_seed
-from halo_trainer.tracking import tracker_of
 
 CURE = "lower spec.lora.learningRate or raise spec.lora.warmupSteps"
 
@@ -97,10 +94,8 @@ def load(given: Given, roll_call: RollCall) -> DataRun:
 
 def loop(run: DataRun, stop: threading.Event) -> bool:
     """Train step after step; return False when it was told to stop before the last."""
-    plan, ranks = run.plan, run.ranks
-    meter = Meter.of(run.model, run.file.base.dtype, run.device, ranks.world)
-    history = History(run.folder(), run.file.run.attempt, tracker_of(run.file)) if ranks.writes else None
-    progress = Progress(plan.steps, run.state.tokens_seen, ranks.writes, meter, history)
+    plan = run.plan
+    progress = progress_of(run)
     saved = run.state.step
     stopping = told_to_stop(run, stop)
     tell_room(run)

@@ -18,8 +18,6 @@ from halo_trainer.budget import Budget
 from halo_trainer.checkpoints.digest import Checked, corrupt
 from halo_trainer.checkpoints.folder import load_checkpoint
 from halo_trainer.failures import RunFailure
-from halo_trainer.gauges import Meter
-from halo_trainer.history import History
 from halo_trainer.parallel.context import Context, rows_can_be_split
 from halo_trainer.parallel.ranks import Ranks
 from halo_trainer.parallel.roll_call import RollCall
@@ -41,12 +39,12 @@ from halo_trainer.run import (
     checkpoint,
     conclude,
     interrupted,
+    progress_of,
     roll_call_of,
     stop_signals,
     tell_room,
     told_to_stop,
 )
-from halo_trainer.tracking import tracker_of
 
 
 def train_online(
@@ -150,10 +148,8 @@ def resume(run: OnlineRun, kept: Checked) -> None:
 
 def loop(run: OnlineRun, stop: threading.Event) -> bool:
     """Train round after round; return False when it was told to stop before the last step."""
-    plan, ranks = run.plan, run.ranks
-    meter = Meter.of(run.model, run.file.base.dtype, run.device, ranks.world)
-    history = History(run.folder(), run.file.run.attempt, tracker_of(run.file)) if ranks.writes else None
-    progress = Progress(plan.steps, run.state.tokens_seen, ranks.writes, meter, history)
+    plan = run.plan
+    progress = progress_of(run)
     saved = run.state.step
     stopping = told_to_stop(run, stop)
     tell_room(run)
